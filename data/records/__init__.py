@@ -1,0 +1,1 @@
+"""Per study: its tables and every SQL statement over them."""

@@ -1,0 +1,323 @@
+"""Every SQL statement over the attention-sink tables. Pages and claims call these functions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from data.blobs import decode_map
+
+if TYPE_CHECKING:
+    from data.store import Store
+
+_STUDY = "attention_sinks"
+
+# Scalars of attention_heads that are averaged over a run's samples.
+HEAD_SCALARS = (
+    "first_token_mass",
+    "row_entropy_bits",
+    "effective_keys",
+    "column_gini",
+    "top_key_importance",
+    "top_key_share",
+    "mean_distance",
+    "key_norm_ratio",
+    "value_norm_ratio",
+)
+
+
+def _runs_of(store: Store, task: str) -> pd.DataFrame:
+    return store.frame(
+        """
+        SELECT run_id, subject, profile, seed,
+               json_extract_string(config, '$.text') AS text,
+               json_extract_string(config, '$.content') AS content,
+               CAST(json_extract_string(config, '$.bos') AS BOOLEAN) AS bos,
+               CAST(json_extract_string(config, '$.length') AS INTEGER) AS length,
+               CAST(json_extract_string(config, '$.samples') AS INTEGER) AS samples,
+               CAST(json_extract_string(config, '$.maps') AS BOOLEAN) AS has_maps,
+               CAST(json_extract_string(config, '$.cache') AS INTEGER) AS cache
+        FROM runs
+        WHERE study = ? AND status = 'done' AND json_extract_string(config, '$.task') = ?
+        ORDER BY subject, length, samples, text, bos, run_id
+        """,
+        (_STUDY, task),
+    )
+
+
+def trace_runs(store: Store) -> pd.DataFrame:
+    """Done runs with task `trace`: run_id, subject, profile, seed, text, content, bos, length, samples, has_maps."""
+    return _runs_of(store, "trace").drop(columns="cache")
+
+
+def stream_runs(store: Store) -> pd.DataFrame:
+    """Done runs with task `stream`; `cache` is the sliding cache's size in keys."""
+    return _runs_of(store, "stream")
+
+
+def intervention_runs(store: Store) -> pd.DataFrame:
+    """Done runs with task `intervene`."""
+    return _runs_of(store, "intervene").drop(columns="cache")
+
+
+def heads(store: Store, run_id: str) -> pd.DataFrame:
+    """One row per (layer, head): the scalars of attention_heads, averaged over samples.
+
+    `first_importance` is the importance of position 0 (mean over samples) and `samples` their number.
+    """
+    means = ", ".join(f"avg({name}) AS {name}" for name in HEAD_SCALARS)
+    return store.frame(
+        f"""
+        SELECT layer, head, count(*) AS samples, avg(importance[1]) AS first_importance, {means}
+        FROM attention_heads WHERE run_id = ? GROUP BY layer, head ORDER BY layer, head
+        """,
+        (run_id,),
+    )
+
+
+def sink_rates(store: Store, run_id: str, eps: float, position: int = 0) -> pd.DataFrame:
+    """Sink_k^eps per head: share of samples whose importance at `position` exceeds `eps`.
+
+    Gu et al. 2025, section 3; their k counts from 1. Columns: layer, head, sink_rate (0..1).
+    """
+    return store.frame(
+        """
+        SELECT layer, head, avg(CAST(importance[?] > ? AS DOUBLE)) AS sink_rate
+        FROM attention_heads WHERE run_id = ? AND len(importance) > ?
+        GROUP BY layer, head ORDER BY layer, head
+        """,
+        (position + 1, eps, run_id, position),
+    )
+
+
+def importance(store: Store, run_id: str, layer: int, head: int) -> pd.DataFrame:
+    """Importance of every key position of one head.
+
+    Columns: position, importance (mean over samples), low and high (10th and 90th percentile over
+    samples), samples, token (of the first sample).
+    """
+    return store.frame(
+        """
+        WITH points AS (
+            SELECT sample, unnest(importance) AS value, generate_subscripts(importance, 1) - 1 AS position
+            FROM attention_heads WHERE run_id = ? AND layer = ? AND head = ?
+        )
+        SELECT p.position, avg(p.value) AS importance, quantile_cont(p.value, 0.1) AS low,
+               quantile_cont(p.value, 0.9) AS high, count(*) AS samples, any_value(t.token) AS token
+        FROM points p
+        LEFT JOIN attention_tokens t ON t.run_id = ? AND t.sample = 0 AND t.position = p.position
+        GROUP BY p.position ORDER BY p.position
+        """,
+        (run_id, layer, head, run_id),
+    )
+
+
+def tokens(store: Store, run_id: str, sample: int = 0) -> pd.DataFrame:
+    """The tokens of one sample: position, token_id, token, kind."""
+    return store.frame(
+        """
+        SELECT position, token_id, token, kind FROM attention_tokens
+        WHERE run_id = ? AND sample = ? ORDER BY position
+        """,
+        (run_id, sample),
+    )
+
+
+def attention_map(
+    store: Store, run_id: str, layer: int, head: int, sample: int = 0
+) -> npt.NDArray[np.float32] | None:
+    """The stored map of one head, (queries, keys) float32, or None when the run stored none."""
+    found = store.frame(
+        """
+        SELECT "rows", cols, codec, weights FROM attention_maps
+        WHERE run_id = ? AND layer = ? AND head = ? AND sample = ?
+        """,
+        (run_id, layer, head, sample),
+    )
+    if found.empty:
+        return None
+    row = found.iloc[0]
+    return decode_map(bytes(row["weights"]), int(row["rows"]), int(row["cols"]), str(row["codec"]))
+
+
+def attention_thumbnails(
+    store: Store, run_id: str, size: int = 48, sample: int = 0
+) -> npt.NDArray[np.float32] | None:
+    """Every stored map, max-pooled to at most (size, size): (layers, heads, r, c) float32, or None."""
+    found = store.frame(
+        """
+        SELECT layer, head, "rows", cols, codec, weights FROM attention_maps
+        WHERE run_id = ? AND sample = ? ORDER BY layer, head
+        """,
+        (run_id, sample),
+    )
+    if found.empty:
+        return None
+    layers, heads_ = int(found["layer"].max()) + 1, int(found["head"].max()) + 1
+    thumbs: npt.NDArray[np.float32] | None = None
+    for row in found.itertuples():
+        small = max_pool(
+            decode_map(bytes(row.weights), int(row.rows), int(row.cols), str(row.codec)), size
+        )
+        if thumbs is None:
+            thumbs = np.zeros((layers, heads_, *small.shape), dtype=np.float32)
+        thumbs[row.layer, row.head] = small
+    return thumbs
+
+
+def max_pool(matrix: npt.NDArray[np.float32], size: int) -> npt.NDArray[np.float32]:
+    """Max-pool a (R, C) matrix to at most (size, size). Maximum, because a mean would hide a sink."""
+    for axis in (0, 1):
+        n = matrix.shape[axis]
+        if n > size:
+            edges = np.linspace(0, n, size, endpoint=False).astype(np.intp)
+            matrix = np.maximum.reduceat(matrix, edges, axis=axis)
+    return matrix
+
+
+def sinks_by_kind(store: Store, run_id: str, eps: float) -> pd.DataFrame:
+    """Which kinds of token become sinks.
+
+    Columns: kind ("first" is position 0, whatever stands there), positions (how many positions of
+    that kind the samples hold), sinks (how many (position, layer, head) exceed eps) and rate (sinks
+    over positions times heads). A position counts only if at least 8 queries see it.
+    """
+    return store.frame(
+        """
+        WITH points AS (
+            SELECT sample, layer, head, unnest(importance) AS value,
+                   generate_subscripts(importance, 1) - 1 AS position, len(importance) AS size
+            FROM attention_heads WHERE run_id = ?
+        )
+        SELECT CASE WHEN p.position = 0 THEN 'first' ELSE t.kind END AS kind,
+               count(DISTINCT (p.sample, p.position)) AS positions,
+               count(*) FILTER (WHERE p.value > ?) AS sinks,
+               avg(CAST(p.value > ? AS DOUBLE)) AS rate
+        FROM points p JOIN attention_tokens t
+          ON t.run_id = ? AND t.sample = p.sample AND t.position = p.position
+        WHERE p.position = 0 OR p.position <= p.size - 8
+        GROUP BY 1 ORDER BY rate DESC, kind
+        """,
+        (run_id, eps, eps, run_id),
+    )
+
+
+def sinks_by_layer(store: Store, run_id: str, eps: float) -> pd.DataFrame:
+    """Sink rate at position 0 by layer: layer, rate (mean over heads and samples), heads.
+
+    `strict_heads` is the share of heads that exceed eps on their mean importance.
+    """
+    return store.frame(
+        """
+        WITH head_means AS (
+            SELECT layer, head, avg(importance[1]) AS value,
+                   avg(CAST(importance[1] > ? AS DOUBLE)) AS rate
+            FROM attention_heads WHERE run_id = ? GROUP BY layer, head
+        )
+        SELECT layer, avg(rate) AS rate, avg(CAST(value > ? AS DOUBLE)) AS strict_heads, count(*) AS heads
+        FROM head_means GROUP BY layer ORDER BY layer
+        """,
+        (eps, run_id, eps),
+    )
+
+
+def sink_rate_by_sample(store: Store, run_id: str, eps: float, position: int = 0) -> pd.DataFrame:
+    """Sink rate of each sample, over all layers and heads: sample, rate. For intervals over samples."""
+    return store.frame(
+        """
+        SELECT sample, avg(CAST(importance[?] > ? AS DOUBLE)) AS rate
+        FROM attention_heads WHERE run_id = ? GROUP BY sample ORDER BY sample
+        """,
+        (position + 1, eps, run_id),
+    )
+
+
+def layers(store: Store, run_id: str) -> pd.DataFrame:
+    """Hidden-state statistics by layer, averaged over samples; layer -1 is the embedding.
+
+    Columns: layer, max_abs, median_abs, first_token_norm, other_norm and at_first, the share of
+    samples whose largest activation is at position 0.
+    """
+    return store.frame(
+        """
+        SELECT layer, avg(max_abs) AS max_abs, avg(median_abs) AS median_abs,
+               avg(first_token_norm) AS first_token_norm, avg(other_norm) AS other_norm,
+               avg(CAST(max_position = 0 AS DOUBLE)) AS at_first, mode(max_dimension) AS dimension
+        FROM attention_layers WHERE run_id = ? GROUP BY layer ORDER BY layer
+        """,
+        (run_id,),
+    )
+
+
+def interventions(store: Store, run_id: str, eps: float) -> pd.DataFrame:
+    """What each variant does to the sink, over all samples, layers and heads.
+
+    Columns: variant, first_token (an example), first_rate (share of heads whose importance of
+    position 0 exceeds eps), first_importance (mean), second_rate, elsewhere_rate (share of heads
+    whose strongest key is not position 0 and exceeds eps), low and high (5th and 95th percentile of
+    first_rate over samples).
+    """
+    return store.frame(
+        """
+        WITH per_sample AS (
+            SELECT variant, sample, any_value(first_token) AS first_token,
+                   avg(CAST(first_importance > ? AS DOUBLE)) AS first_rate,
+                   avg(first_importance) AS first_importance,
+                   avg(CAST(second_importance > ? AS DOUBLE)) AS second_rate,
+                   avg(CAST(top_key > 0 AND top_key_importance > ? AS DOUBLE)) AS elsewhere_rate
+            FROM attention_interventions WHERE run_id = ? GROUP BY variant, sample
+        )
+        SELECT variant, any_value(first_token) AS first_token, count(*) AS samples,
+               avg(first_rate) AS first_rate, quantile_cont(first_rate, 0.05) AS low,
+               quantile_cont(first_rate, 0.95) AS high, avg(first_importance) AS first_importance,
+               avg(second_rate) AS second_rate, avg(elsewhere_rate) AS elsewhere_rate
+        FROM per_sample GROUP BY variant ORDER BY variant <> 'original', variant <> 'removed', variant
+        """,
+        (eps, eps, eps, run_id),
+    )
+
+
+def interventions_by_layer(store: Store, run_id: str) -> pd.DataFrame:
+    """Mean importance of position 0 by variant and layer: variant, layer, first_importance."""
+    return store.frame(
+        """
+        SELECT variant, layer, avg(first_importance) AS first_importance
+        FROM attention_interventions WHERE run_id = ? GROUP BY variant, layer ORDER BY variant, layer
+        """,
+        (run_id,),
+    )
+
+
+def streaming(store: Store, run_id: str) -> pd.DataFrame:
+    """Perplexity by policy and position bin over the run's streams.
+
+    Columns: policy, kept, cache, start, stop, position (middle of the bin), perplexity (exponential
+    of the mean over streams of the bin's nats), low and high (its smallest and largest stream).
+    """
+    return store.frame(
+        """
+        SELECT policy, kept, cache, start, stop, (start + stop) / 2.0 AS position,
+               exp(avg(nll_nats)) AS perplexity, exp(min(nll_nats)) AS low, exp(max(nll_nats)) AS high,
+               count(*) AS streams
+        FROM attention_streaming WHERE run_id = ?
+        GROUP BY policy, kept, cache, start, stop ORDER BY policy, kept, start
+        """,
+        (run_id,),
+    )
+
+
+def streaming_after_eviction(store: Store, run_id: str) -> pd.DataFrame:
+    """Each stream's mean nats per token once the cache is full: stream, policy, kept, nll_nats."""
+    return store.frame(
+        """
+        WITH cache AS (SELECT max(cache) AS size FROM attention_streaming WHERE run_id = ?)
+        SELECT stream, policy, kept, sum(nll_nats * tokens) / sum(tokens) AS nll_nats
+        FROM attention_streaming, cache
+        WHERE run_id = ? AND start >= cache.size
+        GROUP BY stream, policy, kept ORDER BY policy, kept, stream
+        """,
+        (run_id, run_id),
+    )

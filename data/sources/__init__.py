@@ -1,0 +1,1 @@
+"""Real data sets and texts, read from the packages that ship them."""

@@ -1,0 +1,1 @@
+"""Methods: networks, samplers, metrics, estimators. Arrays in, arrays out."""

@@ -1,0 +1,1 @@
+"""Studies: what to run, on which subject, how much; and the engine that runs it."""
