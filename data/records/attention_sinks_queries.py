@@ -130,41 +130,38 @@ def attention_map(
     store: Store, run_id: str, layer: int, head: int, sample: int = 0
 ) -> npt.NDArray[np.float32] | None:
     """The stored map of one head, (queries, keys) float32, or None when the run stored none."""
-    found = store.frame(
+    found = store.arrow(
         """
         SELECT "rows", cols, codec, weights FROM attention_maps
         WHERE run_id = ? AND layer = ? AND head = ? AND sample = ?
         """,
         (run_id, layer, head, sample),
-    )
-    if found.empty:
+    ).to_pylist()
+    if not found:
         return None
-    row = found.iloc[0]
-    return decode_map(bytes(row["weights"]), int(row["rows"]), int(row["cols"]), str(row["codec"]))
+    row = found[0]
+    return decode_map(row["weights"], row["rows"], row["cols"], row["codec"])
 
 
 def attention_thumbnails(
     store: Store, run_id: str, size: int = 48, sample: int = 0
 ) -> npt.NDArray[np.float32] | None:
     """Every stored map, max-pooled to at most (size, size): (layers, heads, r, c) float32, or None."""
-    found = store.frame(
+    found = store.arrow(
         """
         SELECT layer, head, "rows", cols, codec, weights FROM attention_maps
         WHERE run_id = ? AND sample = ? ORDER BY layer, head
         """,
         (run_id, sample),
-    )
-    if found.empty:
+    ).to_pylist()
+    if not found:
         return None
-    layers, heads_ = int(found["layer"].max()) + 1, int(found["head"].max()) + 1
-    thumbs: npt.NDArray[np.float32] | None = None
-    for row in found.itertuples():
-        small = max_pool(
-            decode_map(bytes(row.weights), int(row.rows), int(row.cols), str(row.codec)), size
-        )
-        if thumbs is None:
-            thumbs = np.zeros((layers, heads_, *small.shape), dtype=np.float32)
-        thumbs[row.layer, row.head] = small
+    small = [max_pool(decode_map(r["weights"], r["rows"], r["cols"], r["codec"]), size) for r in found]
+    thumbs = np.zeros(
+        (found[-1]["layer"] + 1, max(r["head"] for r in found) + 1, *small[0].shape), np.float32
+    )
+    for row, pooled in zip(found, small, strict=True):
+        thumbs[row["layer"], row["head"]] = pooled
     return thumbs
 
 

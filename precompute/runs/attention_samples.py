@@ -40,7 +40,10 @@ def make_samples(config: AttentionConfig, subject: Subject, recorder: Recorder) 
     room = config.length - len(wrap)
     if room < 1:
         raise CloudChamberError(
-            "text_empty", f"A length of {config.length} leaves no room for text.", "Raise the length.", where="length"
+            "text_empty",
+            f"A length of {config.length} leaves no room for text.",
+            "Raise the length.",
+            where="length",
         )
     if config.text == "free":
         content = [_free(config, tokenizer, room, recorder)]
@@ -56,7 +59,9 @@ def make_samples(config: AttentionConfig, subject: Subject, recorder: Recorder) 
 def _free(config: AttentionConfig, tokenizer: Tokenizer, room: int, recorder: Recorder) -> list[int]:
     ids = tokenizer.encode(config.content or "", special=False)
     if not ids:
-        raise CloudChamberError("text_empty", "The text holds no tokens.", "Type or paste some text.", where="text")
+        raise CloudChamberError(
+            "text_empty", "The text holds no tokens.", "Type or paste some text.", where="text"
+        )
     if len(ids) > room:
         recorder.notice(
             "text_cut",
@@ -80,7 +85,7 @@ def _consecutive(config: AttentionConfig, tokenizer: Tokenizer, room: int) -> li
     if len(ids) < needed:
         raise CloudChamberError(
             "text_short",
-            f"The text {config.text!r} has {len(ids):,} tokens; {config.samples} samples of {room} need {needed:,}.",
+            f"The text {config.text!r} has {len(ids):,} tokens; the samples need {needed:,}.",
             "Ask for fewer or shorter samples.",
             where="samples",
         )

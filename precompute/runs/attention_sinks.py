@@ -15,7 +15,7 @@ from data.blobs import encode_map
 from data.records.attention_sinks import HEADS, INTERVENTIONS, LAYERS, MAPS, STREAMING, TOKENS
 from data.schema import TableSpec
 from models.attention.interventions import measure
-from models.attention.streaming import DENSE, Policy, stream_nll
+from models.attention.streaming import DENSE, Policy, binned, stream_nll
 from models.attention.tokens import token_kind
 from models.attention.trace import LayerAttention, LayerStates, trace
 from precompute.runs import subjects
@@ -25,7 +25,7 @@ from precompute.studies.attention_sinks import AttentionConfig
 from precompute.study import Device, Recorder
 
 _IMPORTANCE_STEPS = 2.0**14  # rounding makes published importances compress; error <= 3e-5
-_STREAM_BINS = 32  # perplexity is averaged over bins of the stream; see _bins
+_STREAM_BINS = 32  # a stream is averaged over this many bins of equal length
 _KEPT = (0, 1, 2, 4)  # Xiao et al. 2024, table 2
 
 
@@ -66,6 +66,9 @@ def _trace(config: AttentionConfig, subject: Subject, samples: Samples, recorder
         def on_states(states: LayerStates, group: Any = group) -> None:
             recorder.write(LAYERS.name, _layers(states, group))
 
+        def progress(done: int, _: int, before: int = number * subject.layers) -> None:
+            recorder.progress(before + done, total, "tracing layers")
+
         def on_map(layer: int, sample: int, head: int, weights: npt.NDArray[np.float32]) -> None:
             recorder.write(MAPS.name, _map(layer, head, weights, config.codec))
 
@@ -76,7 +79,7 @@ def _trace(config: AttentionConfig, subject: Subject, samples: Samples, recorder
             on_states=on_states,
             on_map=on_map if config.maps and number == 0 else None,  # the first sample is in the first group
             map_samples=(0,),
-            progress=lambda done, _, n=number: recorder.progress(n * subject.layers + done, total, "tracing layers"),
+            progress=progress,
         )
 
 
@@ -89,7 +92,8 @@ def _write_tokens(subject: Subject, samples: Samples, recorder: Recorder) -> Non
         columns["token_id"] += ids
         columns["token"] += pieces
         columns["kind"] += [
-            token_kind(piece, special=subject.tokenizer.is_special(i)) for i, piece in zip(ids, pieces, strict=True)
+            token_kind(piece, special=subject.tokenizer.is_special(i))
+            for i, piece in zip(ids, pieces, strict=True)
         ]
     recorder.write(TOKENS.name, _table(TOKENS, columns))
 
@@ -149,7 +153,8 @@ def _intervene(subject: Subject, samples: Samples, recorder: Recorder) -> None:
     ):
         n, layers, heads = result.first_importance.shape
         first = tokenizer.pieces([int(i) for i in result.ids[:, 0]])
-        flat = [int(i) for i in np.take_along_axis(result.ids, result.top_key.reshape(n, -1), axis=1).reshape(-1)]
+        top = np.take_along_axis(result.ids, result.top_key.reshape(n, -1), axis=1)
+        flat = [int(i) for i in top.reshape(-1)]
         columns = {
             "sample": np.repeat(np.arange(n), layers * heads),
             "variant": [result.variant] * (n * layers * heads),
@@ -170,30 +175,20 @@ def _stream(config: AttentionConfig, subject: Subject, samples: Samples, recorde
     assert config.cache is not None  # the configuration's own validation
     policies = [DENSE, *(Policy(cache=config.cache, kept=kept) for kept in _KEPT)]
     steps = len(samples.ids) * len(policies)
-    edges = _bins(config.length)
+    width = max(config.length // _STREAM_BINS, 1)
     for stream, ids in enumerate(samples.ids):
         for number, policy in enumerate(policies):
-            base = stream * len(policies) + number
-            nll = stream_nll(
-                subject.model,
-                torch.tensor(ids),
-                policy,
-                progress=lambda done, total, base=base: recorder.progress(
-                    base * total + done, steps * total, "streaming"
-                ),
-            )
-            recorder.write(STREAMING.name, _streaming(stream, policy, nll, edges))
+
+            def progress(done: int, total: int, before: int = stream * len(policies) + number) -> None:
+                recorder.progress(before * total + done, steps * total, "streaming")
+
+            nll = stream_nll(subject.model, torch.tensor(ids), policy, progress)
+            recorder.write(STREAMING.name, _streaming(stream, policy, nll, width))
 
 
-def _bins(length: int) -> list[int]:
-    """Edges of stream bins: an equal number of positions each; position 0 has no prediction."""
-    return sorted({1, *(int(e) for e in np.linspace(0, length, _STREAM_BINS + 1)[1:])})
-
-
-def _streaming(stream: int, policy: Policy, nll: npt.NDArray[np.float64], edges: list[int]) -> pa.Table:
-    """`nll[i]` is the cost of predicting position i + 1."""
-    pairs = list(zip(edges[:-1], edges[1:], strict=True))
-    n = len(pairs)
+def _streaming(stream: int, policy: Policy, nll: npt.NDArray[np.float32], width: int) -> pa.Table:
+    start, stop, tokens, mean = zip(*binned(nll, width), strict=True)
+    n = len(start)
     return _table(
         STREAMING,
         {
@@ -201,9 +196,9 @@ def _streaming(stream: int, policy: Policy, nll: npt.NDArray[np.float64], edges:
             "policy": ["dense" if policy.cache is None else "window"] * n,
             "kept": [policy.kept] * n,
             "cache": [policy.cache or 0] * n,
-            "start": [a for a, _ in pairs],
-            "stop": [b for _, b in pairs],
-            "tokens": [b - a for a, b in pairs],
-            "nll_nats": [float(nll[a - 1 : b - 1].mean()) for a, b in pairs],
+            "start": start,
+            "stop": stop,
+            "tokens": tokens,
+            "nll_nats": mean,
         },
     )

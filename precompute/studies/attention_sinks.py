@@ -8,8 +8,8 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from data.records.attention_sinks import TABLES
-from precompute.study import Config, Paper, Profile, Study, SubjectSpec
 from precompute.studies.attention_sinks_claims import CLAIMS
+from precompute.study import Config, Paper, Profile, Study, SubjectSpec
 
 SMOLLM2 = "smollm2-135m-instruct"
 MINILM = "all-minilm-l6-v2"

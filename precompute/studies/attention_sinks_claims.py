@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from data.records import attention_sinks_queries as queries
@@ -21,7 +22,8 @@ NATURAL = ("kjv", "prose", "code")
 
 
 def _untestable(what: str) -> ClaimResult:
-    return ClaimResult(Verdict.untestable, None, "", f"The store holds no {what}; run `cloudchamber precompute`.")
+    advice = f"The store holds no {what}; run `cloudchamber precompute`."
+    return ClaimResult(Verdict.untestable, None, "", advice)
 
 
 def _verdict(holds: bool) -> Verdict:
@@ -44,7 +46,7 @@ def _traces(store: Store, texts: tuple[str, ...], bos: bool = False) -> pd.DataF
     return runs[wanted]
 
 
-def _sink_rates(store: Store, runs: pd.DataFrame) -> np.ndarray:
+def _sink_rates(store: Store, runs: pd.DataFrame) -> npt.NDArray[np.float64]:
     """Sink rate of every sample of the runs, over all heads: (samples,)."""
     frames = [queries.sink_rate_by_sample(store, run_id, EPS) for run_id in runs["run_id"]]
     return pd.concat(frames)["rate"].to_numpy(dtype=np.float64)
@@ -61,8 +63,8 @@ def most_heads_sink(store: Store) -> ClaimResult:
         _verdict(interval[0] > 0.5),
         float(rates.mean()),
         "share of heads",
-        f"{_percent(rates.mean())} of (sample, layer, head) give the first token more than 30 % of their "
-        f"attention, over {len(rates)} chunks of {', '.join(sorted(runs['text']))}.",
+        f"{_percent(float(rates.mean()))} of (sample, layer, head) give the first token more than 30 % of "
+        f"their attention, over {len(rates)} chunks of {', '.join(sorted(runs['text']))}.",
         interval,
         tuple(runs["run_id"]),
     )
@@ -80,7 +82,7 @@ def random_tokens_sink(store: Store) -> ClaimResult:
         _verdict(bootstrap_mean(rates)[0] > 0.5),
         float(rates.mean()),
         "share of heads",
-        f"Random tokens: {_percent(rates.mean())} of heads sink; natural text: {_percent(reference)}.",
+        f"Random tokens: {_percent(float(rates.mean()))} of heads sink; natural text: {_percent(reference)}.",
         bootstrap_mean(rates),
         tuple(runs["run_id"]),
     )
@@ -101,7 +103,7 @@ def repeated_token_has_no_sink(store: Store) -> ClaimResult:
         Verdict.by_construction if holds else Verdict.not_reproduced,
         float(rates.mean()),
         "share of heads",
-        f"{_percent(rates.mean())} of heads sink on the first of 64 equal tokens.",
+        f"{_percent(float(rates.mean()))} of heads sink on the first of 64 equal tokens.",
         bootstrap_mean(rates),
         tuple(runs["run_id"]),
     )
@@ -113,7 +115,7 @@ def position_not_token(store: Store) -> ClaimResult:
     runs = runs[runs["subject"] == SUBJECT]
     if runs.empty:
         return _untestable("intervention run of SmolLM2")
-    ratios = []
+    ratios: list[float] = []
     for run_id in runs["run_id"]:
         frame = queries.interventions(store, run_id, EPS).set_index("variant")
         replaced = frame.loc[[v for v in frame.index if v.startswith("replaced")], "first_rate"]
@@ -139,14 +141,14 @@ def massive_activations(store: Store) -> ClaimResult:
     frame = pd.concat(frames).groupby("layer").mean(numeric_only=True)
     frame["ratio"] = frame["max_abs"] / frame["median_abs"]
     massive = frame[(frame["max_abs"] > 100) & (frame["ratio"] > 1_000) & (frame["at_first"] > 0.5)]
-    best = frame["ratio"].idxmax()
+    best = frame.reset_index().sort_values("ratio").iloc[-1]
     return ClaimResult(
         _verdict(len(massive) > 0),
         float(frame["ratio"].max()),
         "× the median",
-        f"Layer {best}: the largest activation is {frame.loc[best, 'max_abs']:.0f}, "
-        f"{frame.loc[best, 'ratio']:.0f} times the median, at the first token in "
-        f"{_percent(frame.loc[best, 'at_first'])} of chunks; {len(massive)} of {len(frame) - 1} layers meet the definition.",
+        f"Layer {best['layer']:.0f}: the largest activation is {best['max_abs']:.0f}, "
+        f"{best['ratio']:.0f} times the median, at the first token in {_percent(float(best['at_first']))} of chunks; "
+        f"{len(massive)} of {len(frame) - 1} layers meet the definition.",
         None,
         tuple(runs["run_id"]),
     )
@@ -172,14 +174,14 @@ def sink_values_are_small(store: Store) -> ClaimResult:
     )
 
 
-def _stream_ratios(store: Store, kept: int) -> tuple[np.ndarray, tuple[str, ...], int] | None:
+def _stream_ratios(store: Store, kept: int) -> tuple[npt.NDArray[np.float64], tuple[str, ...], int] | None:
     """Perplexity with a sliding cache over the full cache's, per stream, after the cache is full."""
     runs = queries.stream_runs(store)
     runs = runs[runs["subject"] == SUBJECT]
     if runs.empty:
         return None
     runs = runs[runs["length"] == runs["length"].max()]
-    ratios = []
+    ratios: list[float] = []
     for run_id in runs["run_id"]:
         nats = queries.streaming_after_eviction(store, run_id)
         dense = nats[nats["policy"] == "dense"].set_index("stream")["nll_nats"]
@@ -217,8 +219,8 @@ def four_kept_restore(store: Store) -> ClaimResult:
         _verdict(interval[1] < 1.25 and interval[1] < broken[0].mean()),
         float(ratios.mean()),
         "× dense perplexity",
-        f"Keeping 4 first tokens in a cache of {cache} keys gives {ratios.mean():.2f} times the perplexity of "
-        f"the full cache (none kept: {broken[0].mean():.1f} times).",
+        f"Keeping 4 first tokens in a cache of {cache} keys gives {ratios.mean():.2f} times the perplexity "
+        f"of the full cache (none kept: {broken[0].mean():.1f} times).",
         interval,
         runs,
     )

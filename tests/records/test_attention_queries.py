@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from tests.app.small_store import stage
 
 T = 10  # tokens per sample; position 2 is the last that 8 queries see
 
-# importance[sample][layer][head] at position 0; the other positions share 0.1, position 2 has 0.5 in (0, 1, 1)
+# Importance of position 0 by (sample, layer, head); elsewhere it is 0.1, but 0.5 at position 2 of (0, 1, 1).
 FIRST = {(0, 0, 0): 0.1, (0, 0, 1): 0.2, (0, 1, 0): 0.4, (0, 1, 1): 0.6}
 FIRST |= {(1, 0, 0): 0.1, (1, 0, 1): 0.4, (1, 1, 0): 0.4, (1, 1, 1): 0.8}
 
@@ -75,11 +74,21 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     folder = tmp_path_factory.mktemp("store")
     trace = _row(AttentionConfig(subject="smollm2-135m-instruct", text="kjv", samples=2, length=T))
     stream = _row(
-        AttentionConfig(subject="smollm2-135m-instruct", text="kjv", task="stream", cache=8, length=16, samples=2)
+        AttentionConfig(
+            subject="smollm2-135m-instruct", text="kjv", task="stream", cache=8, length=16, samples=2
+        )
     )
-    change = _row(AttentionConfig(subject="smollm2-135m-instruct", text="kjv", task="intervene", length=T, samples=2))
+    change = _row(
+        AttentionConfig(subject="smollm2-135m-instruct", text="kjv", task="intervene", length=T, samples=2)
+    )
     tokens = [
-        {"sample": s, "position": p, "token_id": p, "token": f"t{p}", "kind": "punctuation" if p == 2 else "word"}
+        {
+            "sample": s,
+            "position": p,
+            "token_id": p,
+            "token": f"t{p}",
+            "kind": "punctuation" if p == 2 else "word",
+        }
         for s in range(2)
         for p in range(T)
     ]
@@ -90,7 +99,15 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
         for la in (-1, 0)
     ]
     maps = [
-        {"sample": 0, "layer": la, "head": h, "rows": 5, "cols": 5, "codec": "f16", "weights": encode_map(MAP)}
+        {
+            "sample": 0,
+            "layer": la,
+            "head": h,
+            "rows": 5,
+            "cols": 5,
+            "codec": "f16",
+            "weights": encode_map(MAP),
+        }
         for la in range(2)
         for h in range(2)
     ]
@@ -102,8 +119,20 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
         for start, nll in zip((0, 8), nlls, strict=True)
     ]
     interventions = [
-        {"sample": s, "variant": variant, "first_token": "x", "layer": 0, "head": h, "first_importance": value}
-        | {"second_importance": 0.35, "top_key": 0 if value > 0.3 else 1, "top_key_importance": 0.4, "top_token": "y"}
+        {
+            "sample": s,
+            "variant": variant,
+            "first_token": "x",
+            "layer": 0,
+            "head": h,
+            "first_importance": value,
+        }
+        | {
+            "second_importance": 0.35,
+            "top_key": 0 if value > 0.3 else 1,
+            "top_key_importance": 0.4,
+            "top_token": "y",
+        }
         for variant, values in (("removed", (0.5, 0.1)), ("original", (0.6, 0.5)))
         for s in range(2)
         for h, value in enumerate(values)
@@ -127,7 +156,13 @@ def run(store: Store) -> str:
 
 def test_runs_are_told_apart_by_task(store: Store) -> None:
     runs = queries.trace_runs(store).iloc[0]
-    assert (runs["text"], runs["bos"], runs["length"], runs["samples"], runs["has_maps"]) == ("kjv", False, T, 2, True)
+    assert (runs["text"], runs["bos"], runs["length"], runs["samples"], runs["has_maps"]) == (
+        "kjv",
+        False,
+        T,
+        2,
+        True,
+    )
     assert runs["content"] is None
     assert list(queries.stream_runs(store)["cache"]) == [8]
     assert len(queries.intervention_runs(store)) == 1
@@ -141,8 +176,12 @@ def test_heads_are_means_over_samples(store: Store, run: str) -> None:
     assert list(frame["samples"]) == [2] * 4
 
 
-@pytest.mark.parametrize(("eps", "expected"), [(0.3, [0, 0.5, 1, 1]), (0.05, [1, 1, 1, 1]), (0.7, [0, 0, 0, 0.5])])
-def test_sink_rate_counts_samples_above_eps(store: Store, run: str, eps: float, expected: list[float]) -> None:
+@pytest.mark.parametrize(
+    ("eps", "expected"), [(0.3, [0, 0.5, 1, 1]), (0.05, [1, 1, 1, 1]), (0.7, [0, 0, 0, 0.5])]
+)
+def test_sink_rate_counts_samples_above_eps(
+    store: Store, run: str, eps: float, expected: list[float]
+) -> None:
     assert list(queries.sink_rates(store, run, eps)["sink_rate"]) == expected
 
 
@@ -194,7 +233,9 @@ def test_sinks_by_layer_and_sample(store: Store, run: str) -> None:
 
 def test_layers(store: Store, run: str) -> None:
     frame = queries.layers(store, run).set_index("layer")
-    assert frame.loc[-1, "max_abs"] == 150 and frame.loc[0, "at_first"] == 0.5 and frame.loc[0, "dimension"] == 3
+    assert (
+        frame.loc[-1, "max_abs"] == 150 and frame.loc[0, "at_first"] == 0.5 and frame.loc[0, "dimension"] == 3
+    )
 
 
 def test_interventions(store: Store) -> None:
@@ -211,7 +252,10 @@ def test_streaming(store: Store) -> None:
     run = queries.stream_runs(store)["run_id"].iloc[0]
     frame = queries.streaming(store, run).set_index(["policy", "start"])
     assert frame.loc[("window", 8), "perplexity"] == pytest.approx(np.exp(4.5))
-    assert frame.loc[("window", 8), "low"] == pytest.approx(np.exp(4)) and frame.loc[("window", 8), "streams"] == 2
+    assert (
+        frame.loc[("window", 8), "low"] == pytest.approx(np.exp(4))
+        and frame.loc[("window", 8), "streams"] == 2
+    )
     after = queries.streaming_after_eviction(store, run)
     window = after[after["policy"] == "window"].set_index("stream")["nll_nats"]
     assert list(window) == [4.0, 5.0]

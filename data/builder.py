@@ -1,0 +1,220 @@
+"""Building the next generation of the store beside the present one, and renaming it over."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+
+from data.errors import CloudChamberError
+from data.faults import corrupt, older, write_error
+from data.runs import RUNS, RunRow
+from data.schema import DUCKDB_TYPES
+from data.store import (
+    META_DDL,
+    SCHEMA_VERSION,
+    Meta,
+    attach,
+    check_readable,
+    read_meta,
+    stored_schemas,
+    translated,
+)
+
+
+def ddl(name: str, schema: pa.Schema) -> str:
+    """CREATE TABLE for a stored schema (`run_id` first)."""
+    columns = [f'"{f.name}" {DUCKDB_TYPES[f.type]}{"" if f.nullable else " NOT NULL"}' for f in schema]
+    return f'CREATE TABLE "{name}" ({", ".join(columns)})'
+
+
+class Builder:
+    """The next generation of a store, while it is built beside the present one.
+
+    Used by the holder of the writer lock as a context manager; without `commit` nothing changes.
+    `schemas` are the stored schemas of tables that will be written, `drop` the ids of runs whose
+    rows do not go along.
+    """
+
+    def __init__(self, path: Path, schemas: Mapping[str, pa.Schema], *, drop: Iterable[str] = ()) -> None:
+        self.path = path.absolute()
+        self.building = self.path.with_name(f"{self.path.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.building")
+        self.schemas = {"runs": RUNS.stored_schema, **schemas}
+        self.drop = sorted(drop)
+        self.meta = Meta(SCHEMA_VERSION, "", "", None, ())
+        self._connection: duckdb.DuckDBPyConnection | None = None
+
+    @property
+    def connection(self) -> duckdb.DuckDBPyConnection:
+        """The connection to the new file; valid inside the block and before `commit`."""
+        if self._connection is None:
+            raise RuntimeError("the builder is not open")
+        return self._connection
+
+    def __enter__(self) -> Builder:
+        self._guarded(self._start)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        for leftover in (self.building, self.building.with_name(self.building.name + ".wal")):
+            leftover.unlink(missing_ok=True)
+
+    def add_run(self, row: RunRow) -> None:
+        """Add a row of `runs`; the run then counts as computed here, not as shipped."""
+        self.meta = replace(self.meta, imported=tuple(i for i in self.meta.imported if i != row.run_id))
+        self.insert("runs", row.table())
+
+    def insert(self, name: str, rows: pa.Table) -> None:
+        """Append `rows`, which have the stored schema of table `name`."""
+
+        def work() -> None:
+            self.connection.register("rows_to_insert", rows)
+            self.connection.execute(f'INSERT INTO "{name}" BY NAME SELECT * FROM rows_to_insert')
+            self.connection.unregister("rows_to_insert")
+
+        self._guarded(work)
+
+    def commit(self) -> str:
+        """Make the new generation the store; returns its id."""
+        generation = uuid.uuid4().hex
+        self._guarded(lambda: self._finish(generation))
+        return generation
+
+    def _start(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if not self.path.exists():
+            self._connect()
+            for name, schema in self.schemas.items():
+                self.connection.execute(ddl(name, schema))
+            return
+        check_readable(self.path)
+        stored, found = self._inspect()
+        wanted = {name: self._merged(name, stored.get(name), schema) for name, schema in self.schemas.items()}
+        rebuild = any(name in stored and stored[name] != schema for name, schema in wanted.items())
+        if rebuild or (self.drop and found):
+            self._rebuild({**stored, **wanted}, stored)
+            return
+        # The usual case, a run more: a copy of the file costs far less than writing its rows again.
+        shutil.copyfile(self.path, self.building)
+        self._connect()
+        for name, schema in wanted.items():
+            if name not in stored:
+                self.connection.execute(ddl(name, schema))
+
+    def _inspect(self) -> tuple[dict[str, pa.Schema], bool]:
+        """Stored schemas of the present generation, and whether it holds runs that will be dropped."""
+        with translated(self.path), duckdb.connect(":memory:") as connection:
+            attach(connection, self.path, "old", read_only=True)
+            self.meta = read_meta(connection, "old", self.path)
+            stored = stored_schemas(connection, "old", self.path)
+            if "runs" not in stored:
+                raise corrupt(self.path, "it has no table `runs`")
+            query = "SELECT count(*) FROM old.runs WHERE list_contains(?, run_id)"
+            row = connection.execute(query, [self.drop]).fetchone()
+        return stored, row is not None and row[0] > 0
+
+    def _merged(self, name: str, stored: pa.Schema | None, wanted: pa.Schema) -> pa.Schema:
+        """The schema to build: `wanted`, if every stored row fits it; else raises store_older."""
+        if stored is None or stored == wanted:
+            return wanted
+        have = {f.name: f for f in stored}
+        want = {f.name: f for f in wanted}
+        if lost := sorted(set(have) - set(want)):
+            raise older(self.path, f"its table {name} has the column {lost[0]!r}, which is not used any more")
+        for field in wanted:
+            there = have.get(field.name)
+            if there is None and not field.nullable:
+                raise older(self.path, f"its table {name} lacks the column {field.name!r}")
+            if there is not None and there.type != field.type:
+                raise older(self.path, f"its column {name}.{field.name} is {there.type}, not {field.type}")
+            if there is not None and there.nullable and not field.nullable:
+                raise older(self.path, f"its column {name}.{field.name} may be null")
+        return wanted
+
+    def _rebuild(self, schemas: Mapping[str, pa.Schema], stored: Mapping[str, pa.Schema]) -> None:
+        """Write all kept rows into a fresh file: drops runs without leaving holes, adds columns."""
+        self._connect()
+        attach(self.connection, self.path, "old", read_only=True)
+        for name, schema in schemas.items():
+            self.connection.execute(ddl(name, schema))
+            if name in stored:
+                kept = f'SELECT * FROM old."{name}" WHERE NOT list_contains(?, run_id)'
+                self.connection.execute(f'INSERT INTO "{name}" BY NAME {kept}', [self.drop])
+        self.connection.execute("DETACH old")
+        self.meta = replace(self.meta, imported=tuple(i for i in self.meta.imported if i not in self.drop))
+
+    def _connect(self) -> None:
+        self._connection = duckdb.connect(":memory:", config={"temp_directory": ""})
+        attach(self._connection, self.building, "building", read_only=False)
+        self._connection.execute("USE building")
+
+    def _finish(self, generation: str) -> None:
+        connection = self.connection
+        connection.execute("DROP TABLE IF EXISTS meta")
+        connection.execute(META_DDL)
+        connection.execute(
+            "INSERT INTO meta VALUES (?, ?, ?, ?, ?)",
+            [
+                SCHEMA_VERSION,
+                generation,
+                datetime.now(UTC).isoformat(timespec="milliseconds"),
+                self.meta.manifest,
+                ",".join(self.meta.imported) or None,
+            ],
+        )
+        connection.execute("CHECKPOINT building")
+        connection.execute("USE memory")
+        connection.execute("DETACH building")
+        connection.close()
+        self._connection = None
+        if self.building.with_name(self.building.name + ".wal").exists():
+            raise RuntimeError("DuckDB left a write-ahead log after its checkpoint")
+        fsync(self.building)
+        # A log beside the store can only be another program's, and belongs to the file that goes away.
+        self.path.with_name(self.path.name + ".wal").unlink(missing_ok=True)
+        os.replace(self.building, self.path)
+        fsync(self.path.parent)
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        """Do a step of the building; a full disk or a refused write becomes a sentence."""
+        try:
+            work()
+        except (OSError, duckdb.Error) as error:
+            if isinstance(error, duckdb.ConstraintException):
+                raise CloudChamberError(
+                    "trace_invalid",
+                    f"A trace does not fit its table: {str(error).splitlines()[0]}.",
+                    "Delete the run's staging folder and run `cloudchamber precompute` again.",
+                    where=str(self.path),
+                ) from error
+            reading = f'"{self.path}"' in str(error) or "Corrupt database" in str(error)
+            if isinstance(error, duckdb.Error) and reading:
+                raise corrupt(self.path, str(error).splitlines()[0]) from error  # reading the old one failed
+            raise write_error(self.path.parent, error) from error
+
+
+def fsync(path: Path) -> None:
+    """Flush a file or folder to the disk, so that a power cut after a rename cannot undo it."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def clear_leftovers(path: Path) -> None:
+    """Delete what dead builders left beside the store. Only for the holder of its writer lock."""
+    for leftover in path.parent.glob(f"{path.name}.*.building*"):
+        with suppress(OSError):  # another account's file, or gone already; it is never opened
+            leftover.unlink()
