@@ -18,6 +18,7 @@ from data.errors import CloudChamberError
 from data.faults import corrupt, older, write_error
 from data.runs import RUNS, RunRow
 from data.schema import DUCKDB_TYPES
+from data.staged import fsync
 from data.store import (
     META_DDL,
     SCHEMA_VERSION,
@@ -202,15 +203,6 @@ class Builder:
             if isinstance(error, duckdb.Error) and reading:
                 raise corrupt(self.path, str(error).splitlines()[0]) from error  # reading the old one failed
             raise write_error(self.path.parent, error) from error
-
-
-def fsync(path: Path) -> None:
-    """Flush a file or folder to the disk, so that a power cut after a rename cannot undo it."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def clear_leftovers(path: Path) -> None:

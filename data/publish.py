@@ -8,7 +8,6 @@ for whoever has it open.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import duckdb
@@ -21,6 +20,7 @@ from data.lock import writer_lock
 from data.runs import RUNS, RunRow
 from data.schema import TableSpec
 from data.shipped import export_published, import_published
+from data.staged import DONE, SHARD_SUFFIX, StagedRun, read_staged
 from data.store import attach, check_readable, read_meta, translated
 
 __all__ = [
@@ -34,29 +34,6 @@ __all__ = [
     "remove_runs",
     "stored_rows",
 ]
-
-DONE = "DONE"  # the marker that ends a staged run; it holds the run's row
-SHARD_SUFFIX = ".parquet"
-
-
-@dataclass(frozen=True)
-class StagedRun:
-    """A finished run (done or failed) that waits in its folder to be published."""
-
-    folder: Path
-    row: RunRow
-
-    def shards(self, table: str) -> list[Path]:
-        """The shards of `table`, in the order they were written. A failed run publishes none."""
-        return sorted(self.folder.glob(f"{table}-*{SHARD_SUFFIX}")) if self.row.status == "done" else []
-
-
-def read_staged(folder: Path) -> StagedRun | None:
-    """The finished run in `folder`; None when the run did not get to its end."""
-    try:
-        return StagedRun(folder, RunRow.from_json((folder / DONE).read_text(encoding="utf-8")))
-    except (OSError, ValueError):
-        return None
 
 
 def publish(

@@ -92,7 +92,9 @@ def add_exported(folder: Path, path: Path, tables: Mapping[str, TableSpec] | Non
     return Imported(bool(fresh), len(fresh), 0, len(ids) - len(fresh))
 
 
-def export_published(path: Path, published_dir: Path, run_ids: Sequence[str]) -> list[Path]:
+def export_published(
+    path: Path, published_dir: Path, run_ids: Sequence[str], *, max_bytes: int = MAX_FILE_BYTES
+) -> list[Path]:
     """Write the runs `run_ids` of the store into `published_dir`, replacing what it shipped before.
 
     Returns the files written. Raises CloudChamberError("run_unknown") for an id that is not stored
@@ -115,7 +117,7 @@ def export_published(path: Path, published_dir: Path, run_ids: Sequence[str]) ->
                 f'SELECT * FROM "{name}" WHERE list_contains(?, run_id) ORDER BY run_id, rowid', [wanted]
             )
             if len(rows):
-                files[name] = list(_pieces(name, rows.cast(schema)))
+                files[name] = list(_pieces(name, rows.cast(schema), max_bytes))
     return _write_folder(published_dir, wanted, files)
 
 
@@ -204,22 +206,22 @@ def _read(file: Path) -> bytes:
         raise _damaged(file, error.strerror or str(error)) from error
 
 
-def _pieces(name: str, rows: pa.Table) -> Iterator[tuple[bytes, int]]:
+def _pieces(name: str, rows: pa.Table, max_bytes: int) -> Iterator[tuple[bytes, int]]:
     """`rows` as Parquet files, in order, each small enough; with its number of rows."""
     content = _parquet(rows)
-    if len(content) <= MAX_FILE_BYTES:
+    if len(content) <= max_bytes:
         yield content, len(rows)
         return
     if len(rows) == 1:
         raise CloudChamberError(
             "published_too_big",
-            f"One row of {name} takes {len(content) / 1e6:.1f} MB; at most {MAX_FILE_BYTES / 1e6} MB fit.",
+            f"One row of {name} takes {len(content) / 1e6:.1f} MB; at most {max_bytes / 1e6} MB fit.",
             "Publish a run with smaller maps.",
         )
-    parts = min(len(rows), -(-len(content) // MAX_FILE_BYTES))
+    parts = min(len(rows), -(-len(content) // max_bytes))
     step = -(-len(rows) // max(parts, 2))
     for start in range(0, len(rows), step):
-        yield from _pieces(name, rows.slice(start, step))
+        yield from _pieces(name, rows.slice(start, step), max_bytes)
 
 
 def _parquet(rows: pa.Table) -> bytes:

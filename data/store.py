@@ -13,16 +13,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
-import pandas as pd
 import pyarrow as pa
 
 from data.errors import CloudChamberError
 from data.faults import corrupt, first_line, missing, newer, older, unreadable
 from data.runs import RUNS
 from data.schema import DUCKDB_TYPES
+
+if TYPE_CHECKING:
+    import pandas as pd  # DuckDB imports it when a frame is asked for
 
 SCHEMA_VERSION = 1  # of the store's own tables (`meta`, `runs`) and of the codecs
 

@@ -8,7 +8,5 @@ from types import MappingProxyType
 from precompute.studies import attention_sinks
 from precompute.study import Study
 
-_STUDIES: tuple[Study, ...] = (
-    attention_sinks.STUDY,
-)
+_STUDIES: tuple[Study, ...] = (attention_sinks.STUDY,)
 STUDIES: Mapping[str, Study] = MappingProxyType({study.slug: study for study in _STUDIES})

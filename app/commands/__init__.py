@@ -1,0 +1,1 @@
+"""The commands of `cloudchamber`, one module each. Heavy imports happen inside the functions."""

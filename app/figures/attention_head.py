@@ -1,0 +1,325 @@
+"""One attention head: its map at full resolution, and under each key column that key's importance.
+
+The map is two PNG images on top of each other: the one that is seen, and an invisible one whose
+colours are numbers. Plotly hands a pixel's red and green to the hover label, so that 4 million
+weights need no list of numbers: red is the weight in whole per cent, green its tenths. Tokens come
+from the category axes, positions from the pixel's own row and column.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from app.figures import tokens as words
+from app.figures.assemble import assemble, flat_legend, note
+from app.figures.attention_sinks import percent_strip
+from app.figures.base import Figure, listed, matrix_png, max_pool, quantity, share
+from app.figures.raster import MAX_PIXELS, data_uri
+from app.theme import MONO, SMALLEST, Palette
+from models.attention.metrics import MIN_QUERIES, seen_by
+
+TOP, GAP, STRIP = 40, 24, 88  # px, as in attention_sinks: the two figures stand level
+LEFT, RIGHT, BOTTOM = 88, 16, 88
+SCALE = (0.0, 0.04, 0.25, 1.0)  # weights written on the legend; even steps of the square root
+
+
+def head_view(
+    weights: np.ndarray,
+    tokens: list[str],
+    importance: pd.DataFrame,
+    place: tuple[int, int],
+    eps: float,
+    palette: Palette,
+    height: int = 640,
+) -> Figure:
+    """The map of one head, (queries, keys), and under each column the importance of that key.
+
+    `importance` has position, importance, low, high (shares) and samples, over all chunks: it gives
+    the band; the columns are of the chunk whose map is shown. Colour runs with the square root of the
+    weight, so that a weight of 1 % can be seen; its ends are 0 and 100 % for every head. Cells that a
+    causal model cannot see are left out. Above 1,024 tokens each pixel is the largest of a block, in
+    the hover label too.
+    """
+    causal = is_causal(weights)
+    factor = max(1, -(-max(weights.shape) // MAX_PIXELS))
+    shown = max_pool(weights, factor) if factor > 1 else weights
+    seen = np.where(np.tri(*shown.shape) > 0, shown, np.nan) if causal else shown
+    labels = words.axis_labels(tokens, factor)
+    curve = importance.sort_values("position").head(len(tokens)).reset_index(drop=True)
+    curve["here"] = weights.sum(axis=0) / seen_by(weights.shape[0], causal)
+    traces = [
+        _image(matrix_png(np.sqrt(seen), palette, 0.0, 1.0).uri, labels, hoverinfo="skip"),
+        _image(weight_png(shown), labels, opacity=0, hovertemplate=_hover(len(labels), factor)),
+        _legend(palette),
+        *_importance(_blocks(curve, factor), labels, palette),
+    ]
+    axes = _axes(palette, labels, height)
+    unsure = len(weights) - MIN_QUERIES + 1 if causal else None
+    fig = _put_together(traces, palette, height, axes, eps, curve, unsure_from=unsure, factor=factor)
+    reading = head_reading(curve, tokens, place, eps, causal)
+    if factor > 1:
+        reading += f" Each pixel is the largest of {factor} × {factor} weights."
+    return Figure(fig, _alt(weights, tokens, curve, place, eps, causal), reading)
+
+
+def importance_view(
+    tokens: list[str], importance: pd.DataFrame, place: tuple[int, int], eps: float, palette: Palette
+) -> Figure:
+    """The importance of every key of a head whose map was not stored. Arguments as in `head_view`."""
+    labels = words.axis_labels(tokens)
+    curve = importance.sort_values("position").head(len(tokens)).reset_index(drop=True)
+    curve["here"] = curve["importance"]
+    height = TOP + 240 + BOTTOM
+    axes = _axes(palette, labels, height)
+    axes["yaxis"] |= {"visible": False, "domain": [0.99, 1]}
+    axes["yaxis2"] |= {"domain": [0, 0.98]}
+    fig = _put_together(_importance(curve, labels, palette), palette, height, axes, eps, curve)
+    alt = (
+        f"Importance of every key position of layer {place[0]}, head {place[1]}, against a threshold of "
+        f"{quantity(eps)}: the first token, {words.plain(tokens[0])}, has "
+        f"{share(float(curve['importance'].iloc[0]))}."
+    )
+    return Figure(fig, alt, head_reading(curve, tokens, place, eps, causal=True))
+
+
+def _put_together(
+    traces: list[dict[str, Any]],
+    palette: Palette,
+    height: int,
+    axes: dict[str, Any],
+    eps: float,
+    curve: pd.DataFrame,
+    *,
+    unsure_from: int | None = None,
+    factor: int = 1,
+) -> go.Figure:
+    """The figure with its threshold line, what the strip shows, and its unsure end made faint."""
+    chunks = int(curve["samples"].max())
+    line = {"color": palette.muted, "width": 1, "dash": "dash"}
+    shapes = [
+        {"type": "line", "x0": 0, "x1": 1, "xref": "paper", "y0": eps, "y1": eps, "yref": "y2", "line": line}
+    ]
+    if unsure_from is not None and unsure_from > MIN_QUERIES:
+        veil = {"type": "rect", "fillcolor": palette.ground, "opacity": 0.7, "line": {"width": 0}}
+        end = axes["xaxis"]["range"][1]
+        shapes.insert(
+            0, {**veil, "x0": unsure_from / factor - 0.5, "x1": end, "y0": 0, "y1": 1, "yref": "y2"}
+        )
+    strip = {"xref": "paper", "yref": "y2", "yanchor": "bottom"}
+    title = "importance of each key" + (f"; band: {chunks} chunks" if chunks > 1 else "")
+    notes = [
+        note(title, palette.muted, **strip, x=0, xanchor="left", y=1.02, yshift=2),
+        note(
+            f"ε = {eps:.2f}",
+            palette.muted,
+            **strip | {"yanchor": "bottom" if eps < 0.75 else "top"},
+            x=1,
+            xanchor="right",
+            y=eps,
+        ),
+    ]
+    more = {
+        "dragmode": "zoom",
+        "hoverlabel": {"font": {"family": MONO}},
+        **axes,
+        "shapes": shapes,
+        "annotations": notes,
+    }
+    return assemble(traces, palette, height, (LEFT, RIGHT, TOP, BOTTOM), more)
+
+
+def is_causal(weights: np.ndarray) -> bool:
+    """Whether no query looks at a later key."""
+    return weights.shape[0] > 1 and not np.triu(weights, 1).any()
+
+
+def weight_png(weights: np.ndarray) -> str:
+    """Weights (R, C) in 0..1 as the data URI of a PNG that holds numbers: red per cent, green tenths.
+
+    A weight of 0.374 is (37, 4, 0). NaN is (0, 0, 0).
+    """
+    tenths = np.rint(np.nan_to_num(weights, nan=0.0) * np.float32(1000)).clip(0, 1000).astype(np.uint16)
+    rows, cols = tenths.shape
+    lines = np.zeros((rows, 1 + 3 * cols), np.uint8)  # each scan line starts with its filter type, 0
+    lines[:, 1::3] = tenths // 10
+    lines[:, 2::3] = tenths % 10
+    chunks = (
+        (b"IHDR", struct.pack(">IIBBBBB", cols, rows, 8, 2, 0, 0, 0)),
+        (b"IDAT", zlib.compress(lines.tobytes(), 1)),
+        (b"IEND", b""),
+    )
+    return data_uri(
+        b"\x89PNG\r\n\x1a\n"
+        + b"".join(
+            struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+            for kind, body in chunks
+        )
+    )
+
+
+def _image(uri: str, labels: list[str], **settings: object) -> dict[str, Any]:
+    # On a category axis an image starts at a category's name; its steps are then whole categories.
+    return {"type": "image", "source": uri, "x0": labels[0], "dx": 1, "y0": labels[0], "dy": 1, **settings}
+
+
+def _hover(labels: int, factor: int) -> str:
+    """Query, key and weight of a pixel. Labels of long texts carry their position already."""
+    row, column = ("%{pointNumber[0]} ", "%{pointNumber[1]} ") if labels <= words.FEW else ("", "")
+    weight = "weight" if factor == 1 else f"largest of {factor} × {factor}"
+    return (
+        f"query {row}%{{y}}<br>key   {column}%{{x}}<br>{weight} <b>%{{z[0]}}.%{{z[1]}} %</b><extra></extra>"
+    )
+
+
+def _legend(palette: Palette) -> dict[str, Any]:
+    """An invisible trace with the colour legend, which an image trace has not."""
+    bar = flat_legend(palette, [weight**0.5 for weight in SCALE], [share(weight) for weight in SCALE])
+    scale = {
+        "color": [0],
+        "cmin": 0,
+        "cmax": 1,
+        "colorscale": palette.colorscale,
+        "showscale": True,
+        "colorbar": bar,
+    }
+    return {
+        "type": "scatter",
+        "x": [None],
+        "y": [None],
+        "mode": "markers",
+        "hoverinfo": "skip",
+        "marker": scale,
+    }
+
+
+def _blocks(curve: pd.DataFrame, factor: int) -> pd.DataFrame:
+    """The curve by blocks of `factor` positions, each by its maximum, as in the map."""
+    if factor == 1:
+        return curve
+    grouped = curve.groupby(curve["position"] // factor)
+    return grouped[["here", "low", "high", "samples"]].max().reset_index()
+
+
+def _importance(curve: pd.DataFrame, labels: list[str], palette: Palette) -> list[dict[str, Any]]:
+    """Steps on the columns of the map, and behind them the band over chunks."""
+    steps = {"type": "scatter", "mode": "lines", "x0": labels[0], "dx": 1, "yaxis": "y2"}
+    many = bool(curve["samples"].max() > 1)
+    band = [
+        {
+            **steps,
+            "y": curve[name].to_numpy(dtype=np.float32),
+            "line": {"width": 0, "shape": "hvh"},
+            "fill": fill,
+            "fillcolor": faint(palette.hot, 0.28),
+            "hoverinfo": "skip",
+        }
+        for name, fill in (("low", "none"), ("high", "tonexty"))
+        if many
+    ]
+    spread = "<br>in 8 of 10 chunks %{customdata[0]:.1%} to %{customdata[1]:.1%}" if many else ""
+    number = "%{pointNumber} " if len(labels) <= words.FEW else ""
+    line = {
+        **steps,
+        "y": curve["here"].to_numpy(dtype=np.float32),
+        "line": {"width": 1, "shape": "hvh", "color": palette.hot},
+        "fill": "tozeroy",
+        "fillcolor": palette.hot,
+        "customdata": curve[["low", "high"]].to_numpy(dtype=np.float32),
+        "hovertemplate": f"key {number}%{{x}}<br>importance <b>%{{y:.1%}}</b>{spread}<extra></extra>",
+    }
+    return [*band, line]
+
+
+def _axes(palette: Palette, labels: list[str], height: int) -> dict[str, dict[str, Any]]:
+    """Tokens on both axes of the map, thinned by Plotly to what fits and filled in again on zoom."""
+    plot = height - TOP - BOTTOM
+    few = len(labels) <= words.FEW
+    tokens = {
+        "type": "category",
+        "categoryorder": "array",
+        "categoryarray": labels,
+        "tickfont": {"family": MONO, "size": SMALLEST, "color": palette.ink if few else palette.muted},
+        "nticks": 0 if few else 8,
+    }
+    return {
+        "xaxis": tokens
+        | {
+            "range": [-0.5, len(labels) - 0.5],
+            "anchor": "y2",
+            "tickangle": -90,
+            "title": {"text": "key: the token looked at", "standoff": 4},
+        },
+        "yaxis": tokens
+        | {
+            "domain": [(STRIP + GAP) / plot, 1],
+            "range": [len(labels) - 0.5, -0.5],
+            "scaleanchor": False,
+            "title": {"text": "query: the token that looks", "standoff": 4},
+        },
+        "yaxis2": percent_strip(palette, STRIP / plot),
+    }
+
+
+def head_reading(
+    curve: pd.DataFrame, tokens: list[str], place: tuple[int, int], eps: float, causal: bool
+) -> str:
+    """What one head does, in Markdown: the first token's part, and the other keys above ε.
+
+    `curve` has importance (mean over chunks), here (the chunk on screen) and samples, by position.
+    Keys that fewer than 8 queries see are left out.
+    """
+    layer, head = place
+    sure = curve.head(max(1, len(tokens) - MIN_QUERIES + 1)) if causal else curve
+    here = sure["here"].to_numpy(dtype=float)
+    chunks = int(curve["samples"].max())
+    mean = f", mean of {chunks} chunks" if chunks > 1 else ""
+    text = (
+        f"Layer {layer}, head {head} gives its first token **{share(float(curve['importance'].iloc[0]))}** "
+        f"of its "
+        f"attention{mean}."
+    )
+    where = " In this chunk" if chunks > 1 else " Here"
+    others = [int(position) for position in np.argsort(-here) if here[position] > eps and position > 0]
+    if others:
+        named = listed([_key(here, tokens, position) for position in others[:3]])
+        more = f" and {len(others) - 3} more" if len(others) > 3 else ""
+        return f"{text}{where} **{named}**{more} {'is' if len(others) == 1 else 'are'} above ε as well."
+    if here[0] > eps:
+        return f"{text}{where} {words.markdown(tokens[0])} is the only key above ε."
+    return f"{text}{where} **no key** is above ε; the strongest is {_key(here, tokens, int(here.argmax()))}."
+
+
+def _key(here: np.ndarray, tokens: list[str], position: int) -> str:
+    return f"{words.markdown(tokens[position])} at position {position} ({share(float(here[position]))})"
+
+
+def _alt(
+    weights: np.ndarray,
+    tokens: list[str],
+    curve: pd.DataFrame,
+    place: tuple[int, int],
+    eps: float,
+    causal: bool,
+) -> str:
+    layer, head = place
+    kept = ", keys after the query left out" if causal else ""
+    return (
+        f"Attention of layer {layer}, head {head}: {weights.shape[0]} queries by {weights.shape[1]} "
+        f"keys{kept}. "
+        f"The largest weight is {share(float(np.nanmax(weights)))}. Below it the importance of every key, "
+        f"against "
+        f"a threshold of {quantity(eps)}: the first token, {words.plain(tokens[0])}, has "
+        f"{share(float(curve['here'].iloc[0]))}."
+    )
+
+
+def faint(colour: str, opacity: float) -> str:
+    """A colour `#RRGGBB` with an opacity, as Plotly takes it."""
+    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return f"rgba({red},{green},{blue},{opacity})"

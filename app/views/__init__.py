@@ -1,0 +1,1 @@
+"""Parts of pages: what a tab or a fragment shows, composed of figures and widgets."""

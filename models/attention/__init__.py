@@ -1,0 +1,1 @@
+"""Where attention goes: metrics, a streaming tracer, streaming perplexity, interventions, token kinds."""

@@ -1,0 +1,116 @@
+"""The real app as a process: started on a free port, waited for, stopped."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Server:
+    """`streamlit run SCRIPT` on the loopback interface, with its own home folder.
+
+    `home` becomes CLOUDCHAMBER_HOME and holds the server's log. `options` are Streamlit options
+    ("server.disconnectedSessionTTL"). The constructor returns when the app answers.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        script: Path = ROOT / "app" / "main.py",
+        options: dict[str, str] | None = None,
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        self.home = home
+        self.log = home / "server.log"
+        port = _free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        settings = {
+            "server.headless": "true",
+            "server.address": "127.0.0.1",
+            "server.port": str(port),
+            "server.fileWatcherType": "none",
+            "browser.gatherUsageStats": "false",
+            **(options or {}),
+        }
+        temporary = home / "tmp"  # so that a test can see what visits leave behind
+        temporary.mkdir(parents=True, exist_ok=True)
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "streamlit", "run", str(script)]
+                + [f"--{key}={value}" for key, value in settings.items()],
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={
+                    **os.environ,
+                    "CLOUDCHAMBER_HOME": str(home),
+                    "TMPDIR": str(temporary),
+                    "TZ": "UTC",
+                    **(environment or {}),
+                },
+            )
+        self._wait()
+
+    def _wait(self, seconds: float = 60.0) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if self.process.poll() is not None:
+                raise RuntimeError(f"the app ended at start:\n{self.log.read_text(errors='replace')}")
+            try:
+                with urllib.request.urlopen(f"{self.url}/_stcore/health", timeout=2) as reply:
+                    if reply.status == 200:
+                        return
+            except (urllib.error.URLError, OSError):
+                time.sleep(0.05)
+        self.stop()
+        raise RuntimeError(f"the app did not answer within {seconds:.0f} s; its log is {self.log}")
+
+    def tracebacks(self) -> int:
+        """How many tracebacks its log holds."""
+        return self.log.read_text(errors="replace").count("Traceback")
+
+    def stop(self) -> None:
+        """End it as a person would, with SIGTERM; it has 15 s."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(timeout=15)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def seeded_home(folder: Path) -> Path:
+    """A home folder whose store holds the traces that ship."""
+    from data.paths import published_dir
+    from data.publish import import_published
+
+    folder.mkdir(parents=True, exist_ok=True)
+    if store := os.environ.get("F_STORE"):
+        import shutil
+
+        shutil.copy(store, folder / "traces.duckdb")
+        return folder
+    import_published(published_dir(), folder / "traces.duckdb")
+    return folder

@@ -1,0 +1,1 @@
+"""Tests of the methods: closed forms, differential tests against transformers, properties."""
