@@ -37,12 +37,16 @@ demo: setup
 	$(ensure) "models,cluster,test"
 	@$(venv) -m app.commands.browser
 
-test: .test-setup lint
-	@OMP_NUM_THREADS=1 $(venv) -m pytest -n $(JOBS) --dist loadfile
+# Lint and tests both run to their end, so that one run shows everything there is to mend.
+check = $(venv) -m ruff check . && $(venv) -m ruff format --check . && $(venv) -m mypy
+
+test: .test-setup
+	@lint=0; { $(check); } || { lint=$$?; echo "make lint fails: see above" >&2; }; \
+	OMP_NUM_THREADS=1 $(venv) -m pytest -n $(JOBS) --dist loadfile; tests=$$?; \
+	[ $$tests -ne 0 ] && exit $$tests; exit $$lint
 
 lint: .test-setup
-	@$(venv) -m ruff check .
-	@$(venv) -m mypy
+	@$(check)
 
 bench: .test-setup
 	@$(venv) -m tests.benchmarks.run_all

@@ -135,6 +135,10 @@ class Store:
             f"SELECT {columns} FROM runs {where} ORDER BY started, run_id", () if study is None else (study,)
         )
 
+    def rows(self, table: str, run_id: str) -> pa.Table:
+        """All rows of one run in a table of the store, every column."""
+        return self.arrow(f'SELECT * FROM "{table}" WHERE run_id = ?', (run_id,))
+
     def has_table(self, name: str) -> bool:
         """Whether the store holds a table of that name."""
         with self._cursor() as cursor:

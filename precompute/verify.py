@@ -174,9 +174,7 @@ def compare(store: Store, again: StagedRun, tables: Mapping[str, TableSpec]) -> 
     """Compare a run in the store with the same run in staging, table by table."""
     for name, spec in tables.items():
         old = (
-            store.arrow(f'SELECT * FROM "{name}" WHERE run_id = ?', [again.row.run_id])
-            if store.has_table(name)
-            else spec.stored_schema.empty_table()
+            store.rows(name, again.row.run_id) if store.has_table(name) else spec.stored_schema.empty_table()
         )
         shards = [pq.read_table(shard) for shard in again.shards(name)]
         new = pa.concat_tables(shards) if shards else spec.stored_schema.empty_table()

@@ -128,12 +128,14 @@ def keep_failure(work: Work, error: str, begun: str, seconds: float) -> StagedRu
 
 def explained(error: BaseException) -> str:
     """What is stored of an error: a sentence with its remedy if there is one, then the traceback."""
-    trace = "".join(traceback.format_exception(error)).encode("utf-8", "backslashreplace").decode("utf-8")
     if is_out_of_memory(error):
-        return f"{OUT_OF_MEMORY}\n\n{trace}"
-    if isinstance(error, CloudChamberError):
-        return f"{error}\n\n{trace}"
-    return f"{type(error).__name__}: {str(error)[:500]}\n\n{trace}"
+        first = OUT_OF_MEMORY
+    elif isinstance(error, CloudChamberError):
+        first = str(error)
+    else:
+        first = f"{type(error).__name__}: {str(error)[:500]}"
+    text = f"{first}\n\n{''.join(traceback.format_exception(error))}"
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")  # the store takes no half pairs
 
 
 def is_out_of_memory(error: BaseException) -> bool:

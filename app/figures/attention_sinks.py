@@ -115,7 +115,9 @@ def _targets(heads: pd.DataFrame, metric: Metric) -> dict[str, Any]:
         "selected": {"marker": {"opacity": 0}},
         "unselected": {"marker": {"opacity": 0}},
         "customdata": [[metric.write(value)] for value in heads[metric.column]],
-        "hovertemplate": f"layer %{{x}}, head %{{y}}<br><b>%{{customdata[0]}}</b> {metric.hover}<extra></extra>",
+        "hovertemplate": "layer %{x}, head %{y}<br><b>%{customdata[0]}</b> "
+        + metric.hover
+        + "<extra></extra>",
     }
 
 
@@ -192,12 +194,9 @@ def _empty_notes(by_layer: pd.DataFrame, palette: Palette) -> list[dict[str, Any
 
 def _missing_notes(grid: pd.DataFrame, palette: Palette) -> list[dict[str, Any]]:
     """Cells without a number stay empty and carry a dash: a gap is not a zero."""
-    return [
-        note("–", palette.muted, x=int(layer), y=int(head))
-        for layer, values in grid.items()
-        for head, value in values.items()
-        if pd.isna(value)
-    ]
+    cells = grid.isna().to_numpy()
+    layers, heads = grid.columns.to_numpy(), grid.index.to_numpy()
+    return [note("–", palette.muted, x=int(layers[x]), y=int(heads[y])) for y, x in np.argwhere(cells)]
 
 
 def dry_blocks(by_layer: pd.DataFrame, *, inner: bool) -> list[list[int]]:
@@ -237,7 +236,8 @@ def sink_reading(by_layer: pd.DataFrame, heads: int, chunks: int, eps: float) ->
         words.append(_dry_words(between, rates))
     if early and len(early) < len(rates):
         begin = f"Sinks begin in layer {max(early) + 1}"
-        words.append(f"{begin}." if between else f"{begin}: {_named(early)} **almost none**.")
+        none = "none at all" if all(rates[layer] == 0 for layer in early) else "almost none"
+        words.append(f"{begin}." if between else f"{begin}: {_named(early)} **{none}**.")
     if not between and not early:
         weakest = min(rates, key=lambda layer: rates[layer])
         words.append(f"Every layer has some; layer {weakest} has the fewest, {share(rates[weakest])}.")

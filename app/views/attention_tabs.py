@@ -56,7 +56,7 @@ def what_if(store: Store, run: Run, eps: float) -> None:
     with left:
         st.markdown("**Where the sink is**, by what stands first")
         table = cached_on(store, queries.interventions, chosen, eps)
-        draw(attention_causes.whatif_dots(table, eps, palette), "whatif")
+        draw(attention_causes.whatif_dots(table, eps, palette), "whatif_dots")
     with right:
         st.markdown("**Layer by layer**")
         draw(

@@ -17,7 +17,8 @@ from data.errors import CloudChamberError
 from precompute.studies.attention_sinks import MAX_TOKENS, STUDY
 from precompute.study import SubjectSpec
 
-JOB, SHOW = "_own_job", "_own_show"  # session state: the visitor's last job; a finished run to put on screen
+# Session state: the visitor's last job, a finished run to put on screen, whether a worker was warmed.
+JOB, SHOW, WARM = "_own_job", "_own_show", "_own_warm"
 _LIBRARIES = ("torch", "transformers")
 
 
@@ -74,9 +75,12 @@ def own_text(run: Run) -> None:
                 _submit(subject, content or "", start)
         if lacking:
             states.notice(_how_to_get(STUDY.subjects[subject], lacking))
+        elif WARM not in st.session_state:
+            st.session_state[WARM] = True
+            jobs.pool().warm(STUDY.slug)  # whoever opens this means to use it: load the libraries meanwhile
     with notes:
         if JOB in st.session_state:
-            _outcome(st.session_state[JOB])
+            _outcome(st.session_state[JOB], run)
 
 
 def _how_to_get(spec: SubjectSpec, lacking: tuple[str, ...]) -> str:
@@ -104,7 +108,7 @@ def _submit(subject: str, content: str, start: bool) -> None:
         st.session_state[JOB] = jobs.pool().submit(STUDY.slug, config, jobs.visit())
 
 
-def _outcome(job: str) -> None:
+def _outcome(job: str, run: Run) -> None:
     """Progress while it runs; afterwards what was done to the text, or why it failed."""
     try:
         status = jobs.pool().status(job)
@@ -117,10 +121,12 @@ def _outcome(job: str) -> None:
     for text in status.notices:
         states.notice(sentence(text))
     if status.state == "done":
+        here = run.private and run.id == status.run_id
         st.markdown(
-            f"Traced in {duration(status.elapsed_s)}. It is drawn above, as “Your text” in the control."
+            f"Traced in {duration(status.elapsed_s)}. "
+            + (f"“{run.title}” is what you see above." if here else "It is among the texts above.")
         )
-        if st.button("Show it above", key="own_show", icon=":material/arrow_upward:"):
+        if not here and st.button("Show it above", key="own_show", icon=":material/arrow_upward:"):
             _show(status.run_id)
     elif status.state == "failed":
         states.error_state(CloudChamberError(status.kind or "job_error", status.message, status.remedy))

@@ -9,6 +9,7 @@ float64. Nothing larger than one band outlives it unless maps are asked for.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -54,21 +55,29 @@ class Inputs:
 
 
 class Workspace:
-    """Two flat buffers, reused by every band of every layer."""
+    """Two flat buffers, reused by every band of every layer, and the square that hides the future."""
 
     def __init__(self) -> None:
         self._scores = torch.empty(0)
         self._weights = torch.empty(0)
         self._front = 0
+        self._future = torch.empty(0, 0, dtype=torch.bool)
 
-    def bands(self, heads: int, rows: int, stride: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Scores `(heads*rows*stride,)` and weights with `rows` zeros in front of as many elements."""
-        size = heads * rows * stride
+    def reserve(self, size: int, rows: int, device: torch.device) -> None:
+        """Make room for bands of up to `size` elements and `rows` query rows."""
         if self._scores.numel() < size or self._front < rows or self._scores.device != device:
             self._front = rows
             self._scores = torch.empty(size, device=device)
             self._weights = torch.zeros(rows + size, device=device)
+            self._future = torch.ones(rows, rows, dtype=torch.bool, device=device).triu(1)
+
+    def bands(self, size: int, rows: int) -> tuple[Tensor, Tensor]:
+        """`size` scores, and `rows` zeros followed by `size` weights."""
         return self._scores[:size], self._weights[self._front - rows : self._front + size]
+
+    def future(self, rows: int) -> Tensor:
+        """`(rows, rows)` bool: keys after the query, in the square on the diagonal."""
+        return self._future[:rows, :rows]
 
 
 def band_rows(length: int, device: torch.device) -> int:
@@ -76,22 +85,21 @@ def band_rows(length: int, device: torch.device) -> int:
     return length if device.type != "cpu" else min(length, _CPU_ROWS)
 
 
-def _blocks(samples: int, kv_heads: int, group: int, length: int, inputs: Inputs, apart: bool) -> Iterator[range]:
-    """Ranges of flattened (sample, key-value head) that are computed together.
+def _blocks(flat: int, outer: int, per_head: int, budget: int) -> Iterator[range]:
+    """Ranges of the `flat` (sample, key-value head) pairs that are computed together.
 
-    `apart`: a range stays within one sample (needed to hand out maps sample by sample).
+    A range holds as many pairs of `per_head` bytes as fit the budget, at least one, and does not
+    cross a multiple of `outer` (so that maps can be handed out sample by sample).
     """
-    device = inputs.query.device
-    budget = _CPU_BYTES if device.type == "cpu" else _GPU_BYTES
-    per_head = 4 * group * band_rows(length, device) * length
-    size = max(1, min(budget // max(per_head, 1), samples * kv_heads))
-    outer = kv_heads if apart else samples * kv_heads
-    for base in range(0, samples * kv_heads, outer):
+    size = max(1, budget // per_head)
+    for base in range(0, flat, outer):
         for start in range(base, base + outer, size):
             yield range(start, min(start + size, base + outer))
 
 
-def attend(inputs: Inputs, work: Workspace, wanted: tuple[int, ...] = (), on_map: OnMap | None = None) -> tuple[Tensor, Sums]:
+def attend(
+    inputs: Inputs, work: Workspace, wanted: tuple[int, ...] = (), on_map: OnMap | None = None
+) -> tuple[Tensor, Sums]:
     """Attention output `(N, T, H, dv)` in the query's dtype, and its sums.
 
     `wanted` samples have their maps handed to `on_map(sample, head, map)` one head at a time, map
@@ -101,9 +109,15 @@ def attend(inputs: Inputs, work: Workspace, wanted: tuple[int, ...] = (), on_map
     n, h, t, _ = inputs.query.shape
     kv = inputs.key.shape[1]
     if inputs.key.shape[2] != t or h % kv:
-        raise ValueError(f"self-attention without a cache expected, got query {tuple(inputs.query.shape)}, key {tuple(inputs.key.shape)}")
+        shapes = f"query {tuple(inputs.query.shape)}, key {tuple(inputs.key.shape)}"
+        raise ValueError(f"self-attention without a cache expected, got {shapes}")
     group = h // kv
     device = inputs.query.device
+    rows = band_rows(t, device)
+    per_head = group * rows * (t + rows)  # elements of a band, padding included
+    budget = _CPU_BYTES if device.type == "cpu" else _GPU_BYTES
+    blocks = list(_blocks(n * kv, kv if on_map is not None else n * kv, 4 * per_head, budget))
+    work.reserve(max(map(len, blocks)) * per_head, rows, device)
     flat = n * h
     sums = Sums(
         torch.zeros(flat, t, dtype=torch.float64, device=device),
@@ -113,7 +127,7 @@ def attend(inputs: Inputs, work: Workspace, wanted: tuple[int, ...] = (), on_map
         torch.ones(flat, t, dtype=torch.bool, device=device),
     )
     output = torch.empty(n, t, h, inputs.value.shape[-1], dtype=inputs.query.dtype, device=device)
-    for block in _blocks(n, kv, group, t, inputs, apart=on_map is not None):
+    for block in blocks:
         maps = None
         if on_map is not None and block.start // kv in wanted:
             maps = torch.zeros(len(block) * group, t, t, device=device)
@@ -124,7 +138,9 @@ def attend(inputs: Inputs, work: Workspace, wanted: tuple[int, ...] = (), on_map
     return output, sums
 
 
-def _block(inputs: Inputs, block: range, group: int, work: Workspace, sums: Sums, output: Tensor, maps: Tensor | None) -> None:
+def _block(
+    inputs: Inputs, block: range, group: int, work: Workspace, sums: Sums, output: Tensor, maps: Tensor | None
+) -> None:
     """All bands of one range of key-value heads (`len(block) * group` query heads)."""
     n, h, t, d = inputs.query.shape
     kv, size = h // group, len(block)
@@ -140,7 +156,7 @@ def _block(inputs: Inputs, block: range, group: int, work: Workspace, sums: Sums
         stop = min(start + step, t)
         low, high = inputs.visibility.span(start, stop)
         r, k = stop - start, high - low
-        band = _Band(work, size, group, r, k, inputs.query.device)
+        band = _Band(work, size, group, r, k)
         q = (query[:, :, start:stop] * inputs.scaling).reshape(size, group * r, d)
         band.score(q, key[:, low:high], inputs.softcap)
         _hide(band, inputs.visibility, (start, stop, low, high), samples, kv_ids)
@@ -166,27 +182,28 @@ def _heads(x: Tensor, flat: int, block: range, group: int) -> Tensor:
 
 def _place(output: Tensor, context: Tensor, block: range, group: int, kv: int, start: int, stop: int) -> None:
     """Write `(len(block)*group, r, dv)` into `(N, T, H, dv)`."""
-    n, t, h, dv = output.shape
+    n, t, _, dv = output.shape
     by_head = output.view(n, t, kv, group, dv).permute(0, 2, 3, 1, 4)  # (N, K, G, T, dv), a view
     rows = context.view(len(block), group, stop - start, dv)
     for i, flat in enumerate(block):
         by_head[flat // kv, flat % kv, :, start:stop] = rows[i].to(output.dtype)
 
 
-def _hide(band: _Band, view: Visibility, window: tuple[int, int, int, int], samples: Tensor, kv_ids: Tensor) -> None:
+def _hide(
+    band: _Band, view: Visibility, window: tuple[int, int, int, int], samples: Tensor, kv_ids: Tensor
+) -> None:
     """Lower the scores of invisible keys."""
     start, stop, low, high = window
     if view.plain:
         if view.causal:  # only the square on the diagonal has anything to hide
-            future = torch.ones(band.r, band.r, dtype=torch.bool, device=samples.device).triu(1)
-            band.scores[..., start - low : stop - low].masked_fill_(future, _HIDDEN)
+            band.scores[..., start - low : stop - low].masked_fill_(band.future, _HIDDEN)
         return
     mask = view.rows(start, stop, low, high)
     mask = mask[samples] if mask.shape[0] > 1 else mask.expand(len(samples), -1, -1, -1)
     if mask.shape[1] > 1:
-        by_kv = mask.unflatten(1, (-1, band.group))
+        by_kv = mask.view(len(samples), -1, band.group, band.r, band.k)
         mask = by_kv[torch.arange(len(samples), device=samples.device), kv_ids]
-    scores = band.scores.unflatten(0, (-1, band.group))[..., : band.k]
+    scores = band.scores.view(band.blocks, band.group, band.r, band.stride)[..., : band.k]
     if mask.dtype == torch.bool:
         scores.masked_fill_(~mask, _HIDDEN)
     else:
@@ -204,11 +221,12 @@ def _first(band: _Band, column: Tensor, inverse: Tensor) -> Tensor:
 class _Band:
     """Scores and weights of `r` queries against `k` keys, rows padded by `r` for the skewed view."""
 
-    def __init__(self, work: Workspace, blocks: int, group: int, r: int, k: int, device: torch.device) -> None:
+    def __init__(self, work: Workspace, blocks: int, group: int, r: int, k: int) -> None:
         self.blocks, self.group, self.r, self.k = blocks, group, r, k
         self.stride = k + r
         shape = (blocks * group, r, self.stride)
-        scores, self._flat = work.bands(blocks * group, r, self.stride, device)
+        scores, self._flat = work.bands(math.prod(shape), r)
+        self.future = work.future(r)
         self.scores = scores.view(shape)
         self.weights = self._flat[r:].view(shape)
 

@@ -138,7 +138,8 @@ def mean_distance(by_distance: npt.ArrayLike) -> Array:
 def mean_or_nan(total: npt.ArrayLike, count: npt.ArrayLike) -> Array:
     """`total / count`, NaN where count is 0."""
     t, c = np.broadcast_arrays(np.asarray(total, dtype=np.float64), np.asarray(count, dtype=np.float64))
-    return np.divide(t, c, out=np.full(t.shape, np.nan), where=c > 0)
+    result: Array = np.divide(t, c, out=np.full(t.shape, np.nan), where=c > 0)
+    return result
 
 
 def uniform_causal_importance(length: int) -> float:

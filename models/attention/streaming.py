@@ -102,7 +102,7 @@ def _check(model: PreTrainedModel, ids: Tensor) -> None:
     base: Any = model.base_model
     rotary = getattr(base, "rotary_emb", None)
     if rotary is None or getattr(rotary, "rope_type", None) != "default":
-        raise ValueError(f"{type(model).__name__} has no default rotary embedding to re-assign positions with")
+        raise ValueError(f"{type(model).__name__} has no default rotary embedding to move")
     if getattr(model.config, "sliding_window", None):
         raise ValueError("the model already attends in a sliding window of its own")
     if model.training:
@@ -135,7 +135,8 @@ def _stream(model: PreTrainedModel, ids: Tensor, policy: Policy, step: Callable[
         hidden = base(input_ids=ids[None, :-1], position_ids=nowhere, use_cache=False).last_hidden_state[0]
     finally:
         _JOB.reset(token)
-    head: Any = model.get_output_embeddings()
+    causal: Any = model
+    head = causal.get_output_embeddings()
     losses = []
     for start in range(0, t - 1, _HEAD_ROWS):
         logits = head(hidden[start : start + _HEAD_ROWS]).float()
@@ -151,7 +152,7 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def _attention(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: None, scaling: float, **_: Any
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: None, scaling: float, **rest: Any
 ) -> tuple[Tensor, None]:
     """Attention function: unrotated query `(1, H, T, d)`, key and value `(1, K, T, d)`."""
     job = _JOB.get()
@@ -188,16 +189,17 @@ def _band(job: _Job, query: Tensor, key: Tensor, value: Tensor, start: int) -> T
         slot = at.clamp(max=policy.cache - 1)
         q = _rotate(query, cos[slot], sin[slot]).flatten(1, 2)
         first = torch.arange(min(kept, stop), device=query.device)
-        far = (q @ _rotate(key[:, : len(first)], cos[first], sin[first]).transpose(1, 2)).view(k, g, r, len(first))
-        scores = torch.cat([far.masked_fill_(first > at[:, None], -torch.inf), scores], dim=-1)
+        far = q @ _rotate(key[:, : len(first)], cos[first], sin[first]).transpose(1, 2)
+        far = far.view(k, g, r, len(first)).masked_fill_(first > at[:, None], -torch.inf)
+        scores = torch.cat([far, scores], dim=-1)
         values = torch.cat([value[:, : len(first)], values], dim=1)
     weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(value.dtype)
     return (weights.flatten(1, 2) @ values).view(k, g, r, value.shape[-1])
 
 
-def _no_mask(*_: Any, **__: Any) -> None:
+def _no_mask(*args: Any, **rest: Any) -> None:
     """The band decides what is seen; transformers need not build a (T, T) mask."""
 
 
 AttentionInterface.register(IMPLEMENTATION, _attention)
-AttentionMaskInterface.register(IMPLEMENTATION, _no_mask)  # type: ignore[arg-type]
+AttentionMaskInterface.register(IMPLEMENTATION, _no_mask)

@@ -120,13 +120,15 @@ def trace(
     support the attention interface.
     """
     if input_ids.ndim != 2 or 0 in input_ids.shape:
-        raise ValueError(f"input_ids must be a non-empty (samples, tokens) matrix, got {tuple(input_ids.shape)}")
+        got = tuple(input_ids.shape)
+        raise ValueError(f"input_ids must be a non-empty (samples, tokens) matrix, got {got}")
     if model.training:
         raise ValueError("the model must be in eval mode: dropout would change the attention")
     base: Any = model.base_model
     device = base.device
     ids = input_ids.to(device)
-    valid = torch.ones_like(ids, dtype=torch.bool) if attention_mask is None else attention_mask.to(device).bool()
+    valid = torch.ones_like(ids) if attention_mask is None else attention_mask.to(device)
+    valid = valid.bool()
     job = _Job(
         layers=int(model.config.num_hidden_layers),
         valid=valid,
@@ -173,8 +175,8 @@ def _blocks(model: PreTrainedModel, base: nn.Module) -> list[nn.Module]:
     target = getattr(target, "target_class", target)
     if isinstance(target, type):
         return [m for m in base.modules() if isinstance(m, target)]
-    lists = [m for m in base.modules() if isinstance(m, nn.ModuleList)]
-    return list(max(lists, key=len)) if lists else []
+    lists = [list(m) for m in base.modules() if isinstance(m, nn.ModuleList)]
+    return max(lists, key=len, default=[])
 
 
 def _enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -213,12 +215,13 @@ def _attention(
         if rest.get(unsupported) is not None:
             raise ValueError(f"attention with {unsupported} is not supported by the tracer")
     causal = rest.get("is_causal")
+    causal = bool(getattr(module, "is_causal", False) if causal is None else causal)
     inputs = Inputs(
         query,
         key,
         value,
         query.shape[-1] ** -0.5 if scaling is None else scaling,
-        _view(job, attention_mask, query, bool(getattr(module, "is_causal", False) if causal is None else causal)),
+        _view(job, attention_mask, query, causal),
         job.valid,
         job.first,
         rest.get("softcap"),
@@ -318,8 +321,9 @@ def _states(job: _Job, layer: int, hidden: Tensor) -> LayerStates:
     whole = bool(job.valid.all())
     largest, where, medians = [], [], []
     for sample, valid in zip(magnitude, job.valid, strict=True):
-        values, place = sample.masked_fill(~valid[:, None], -1.0).flatten().max(0) if not whole else sample.flatten().max(0)
-        largest.append(float(values))
+        real = sample if whole else sample.masked_fill(~valid[:, None], -1.0)
+        value, place = real.flatten().max(0)
+        largest.append(float(value))
         where.append(int(place))
         medians.append(float((sample if whole else sample[valid]).median()))
     place_array = np.asarray(where)
@@ -346,7 +350,9 @@ class Trace:
     states: dict[str, npt.NDArray[Any]]
 
 
-def collect(model: PreTrainedModel, input_ids: Tensor, attention_mask: Tensor | None = None, **rest: Any) -> Trace:
+def collect(
+    model: PreTrainedModel, input_ids: Tensor, attention_mask: Tensor | None = None, **rest: Any
+) -> Trace:
     """`trace`, with everything but maps kept and stacked along a layer axis after the sample axis."""
     attention: list[LayerAttention] = []
     states: list[LayerStates] = []
@@ -360,4 +366,4 @@ def _stack(layers: list[Any]) -> dict[str, npt.NDArray[Any]]:
 
 
 AttentionInterface.register(IMPLEMENTATION, _attention)
-AttentionMaskInterface.register(IMPLEMENTATION, lazy_mask)  # type: ignore[arg-type]
+AttentionMaskInterface.register(IMPLEMENTATION, lazy_mask)

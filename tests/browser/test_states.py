@@ -14,6 +14,7 @@ from data.records import attention_sinks_queries as queries
 from data.store import open_store
 from tests.browser.axe import findings
 from tests.browser.chromium import settle
+from tests.browser.controls import options
 from tests.browser.fixtures import OpenPage
 from tests.browser.server import Server, seeded_home
 
@@ -82,7 +83,7 @@ def test_traces_appear_and_change_without_a_restart(open_page: OpenPage, bare: S
         runs = queries.trace_runs(view)
     gone = runs[(runs.subject == "smollm2-135m-instruct") & (runs.text == "code")]
     assert len(gone) > 0
-    assert _texts(page, "Python code") == len(gone)
+    assert options(page, "Text", "Python code") == len(gone)
     remove_runs(store, list(gone.run_id))
     # Any interaction brings the new generation; the page in front of the visitor keeps working.
     layer = page.get_by_role("spinbutton", name="Layer")
@@ -91,13 +92,4 @@ def test_traces_appear_and_change_without_a_restart(open_page: OpenPage, bare: S
     says(page, "Layer 3, head")
     page.reload()
     settle(page)
-    assert _texts(page, "Python code") == 0
-
-
-def _texts(page: Page, title: str) -> int:
-    """How many texts of that title the control offers."""
-    page.get_by_role("combobox", name="Text").click()
-    expect(page.get_by_role("option").first).to_be_visible()
-    count = page.get_by_role("option").filter(has_text=title).count()
-    page.keyboard.press("Escape")
-    return count
+    assert options(page, "Text", "Python code") == 0

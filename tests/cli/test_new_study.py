@@ -19,19 +19,19 @@ from tests.cli.conftest import Command
 ROOT = Path(__file__).resolve().parents[2]
 SLUG = "mean_of_noise"
 
-# What a person would write in the place of each FILL, file by file; {n} lines without one stay.
+# What a person would write in the place of a FILL that is code, file by file.
 FILLED = {
     f"models/{SLUG}.py": [
-        (r'    raise NotImplementedError\(.*\)', "    return float(values.mean())"),
+        (r"raise NotImplementedError\(.*\)", "return float(values.mean())"),
     ],
     f"precompute/studies/{SLUG}.py": [
-        (r'    raise NotImplementedError\(.*\)', '    return ClaimResult(Verdict.reproduced, 0.0, "", "It is.")'),
+        (r"raise NotImplementedError\(.*\)", 'return ClaimResult(Verdict.reproduced, 0.0, "", "It is.")'),
         (r"https://FILL", "https://example.org/paper"),
     ],
     f"tests/studies/test_{SLUG}.py": [
         (r'pytest\.approx\(float\("nan"\)\).*', "pytest.approx(2.0)"),
     ],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(
@@ -86,6 +86,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Python in the copy, which must not see the sources it was copied from."""
     environment = {**os.environ, "PYTHONPATH": str(root), "CLOUDCHAMBER_HOME": str(root / "home")}
+    environment["CLOUDCHAMBER_DEVICE"] = "cpu"
     return subprocess.run(
         [sys.executable, *arguments], cwd=root, capture_output=True, text=True, check=False, env=environment
     )

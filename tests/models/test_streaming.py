@@ -49,7 +49,9 @@ def token_by_token(model: Any, ids: Tensor, cache: int, kept: list[int]) -> np.n
                 values = torch.stack([x for _, x in held])
                 query = rotated(q[policy], slots[-1:], base.rotary_emb.inv_freq)
                 scores = torch.einsum("hd,nhd->hn", query, keys.repeat_interleave(group, 1)) / d**0.5
-                context.append(torch.einsum("hn,nhd->hd", scores.softmax(-1), values.repeat_interleave(group, 1)))
+                context.append(
+                    torch.einsum("hn,nhd->hd", scores.softmax(-1), values.repeat_interleave(group, 1))
+                )
             x = x + a.o_proj(torch.stack(context).flatten(1))
             x = x + layer.mlp(layer.post_attention_layernorm(x))
         logits = model.lm_head(base.norm(x))
@@ -61,7 +63,9 @@ def stream(length: int, seed: int = 0) -> Tensor:
     return torch.randint(0, 100, (length,), generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize(("length", "cache", "kept"), [(96, 32, [0, 1, 4]), (150, 16, [0, 15]), (140, 2, [1])])
+@pytest.mark.parametrize(
+    ("length", "cache", "kept"), [(96, 32, [0, 1, 4]), (150, 16, [0, 15]), (140, 2, [1])]
+)
 def test_the_parallel_evaluation_is_the_token_by_token_one(length: int, cache: int, kept: list[int]) -> None:
     model, ids = oracle.tiny("llama"), stream(length)
     expected = token_by_token(model, ids, cache, kept)

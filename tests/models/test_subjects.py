@@ -74,10 +74,9 @@ def test_smiles_are_cut_into_atoms_and_bonds(tmp_path: Path) -> None:
 
 @pytest.mark.models
 def test_the_albert_maps_atoms(tmp_path: Path) -> None:
-    """Layer 11, head 6 of the reference attends from product atoms to the reactant atoms they were.
+    """Head 5 of layer 10 attends from product atoms to the reactant atoms they were.
 
-    (rxnmapper's own default head; Schwaller et al. 2021.) In a reaction where nothing but one bond
-    changes, the bromine-free phenyl carbon's attention must stay among carbons.
+    It is the head RXNMapper reads (Schwaller et al. 2021). There is one chlorine on each side here.
     """
     skip_without("rxnmapper")
     from models.attention.trace import trace
@@ -86,10 +85,14 @@ def test_the_albert_maps_atoms(tmp_path: Path) -> None:
     ids = s.tokenizer.encode("CC(=O)O.OCCCCl>>CC(=O)OCCCCl", True)
     pieces = s.tokenizer.pieces(ids)
     maps: dict[tuple[int, int], np.ndarray] = {}
-    trace(s.model, torch.tensor([ids]), on_map=lambda layer, _, head, w: maps.__setitem__((layer, head), w.copy()))
+    trace(
+        s.model,
+        torch.tensor([ids]),
+        on_map=lambda layer, _, head, w: maps.__setitem__((layer, head), w.copy()),
+    )
     arrow = pieces.index(">>")
     chlorine = [i for i, piece in enumerate(pieces) if piece == "Cl"]
-    weights = maps[(10, 5)][chlorine[1], : arrow]
+    weights = maps[(10, 5)][chlorine[1], :arrow]
     assert int(weights.argmax()) == chlorine[0]
 
 
@@ -100,7 +103,9 @@ def test_an_unknown_subject_lists_the_known_ones(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("slug", LOADERS)
-def test_a_missing_package_says_how_to_get_it(slug: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_says_how_to_get_it(
+    slug: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("data.sources.packages.find_spec", lambda name: None)
     with pytest.raises(CloudChamberError, match="make setup") as caught:
         load(slug, tmp_path)
@@ -167,14 +172,20 @@ def weights_of(folder: Path) -> torch.Tensor:
 def test_dequantised_weights_are_kept_and_equal_the_source(gguf_file: Path, tmp_path: Path) -> None:
     folder = dequantised(gguf_file, tmp_path / "cache")
     stamps = {p.name: p.stat().st_mtime_ns for p in folder.iterdir()}
-    direct = AutoModelForCausalLM.from_pretrained(gguf_file.parent, gguf_file=gguf_file.name, dtype=torch.float32)
-    torch.testing.assert_close(weights_of(folder), torch.cat([p.detach().flatten() for p in direct.parameters()]))
+    direct = AutoModelForCausalLM.from_pretrained(
+        gguf_file.parent, gguf_file=gguf_file.name, dtype=torch.float32
+    )
+    torch.testing.assert_close(
+        weights_of(folder), torch.cat([p.detach().flatten() for p in direct.parameters()])
+    )
     assert dequantised(gguf_file, tmp_path / "cache") == folder
     assert {p.name: p.stat().st_mtime_ns for p in folder.iterdir()} == stamps  # not made again
     assert [p.name for p in (tmp_path / "cache").iterdir()] == [folder.name]  # nothing left beside it
 
 
-@pytest.mark.parametrize("damage", ["flipped byte", "cut short", "file gone", "manifest not JSON", "no manifest"])
+@pytest.mark.parametrize(
+    "damage", ["flipped byte", "cut short", "file gone", "manifest not JSON", "no manifest"]
+)
 def test_a_damaged_cache_is_made_again(gguf_file: Path, tmp_path: Path, damage: str) -> None:
     folder = dequantised(gguf_file, tmp_path)
     good = weights_of(folder)
@@ -200,9 +211,26 @@ def test_a_failed_conversion_leaves_nothing(gguf_file: Path, tmp_path: Path) -> 
     broken = tmp_path / "source" / "broken.gguf"
     broken.parent.mkdir()
     broken.write_bytes(gguf_file.read_bytes()[:5_000])
-    with pytest.raises(Exception, match=r".+"):
+    with pytest.raises(CloudChamberError, match=r"broken\.gguf") as caught:
         dequantised(broken, tmp_path / "cache")
+    assert caught.value.kind == "package_damaged"
     assert list((tmp_path / "cache").iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_read_only_cache_folder_says_so(gguf_file: Path, tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(CloudChamberError, match="CLOUDCHAMBER_HOME") as caught:
+        dequantised(gguf_file, tmp_path)
+    tmp_path.chmod(0o700)
+    assert caught.value.kind == "cache_unwritable"
+
+
+def test_a_cache_folder_that_cannot_be_made_says_so(gguf_file: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(CloudChamberError, match="CLOUDCHAMBER_HOME") as caught:
+        dequantised(gguf_file, tmp_path / "file" / "cache")
+    assert caught.value.kind == "cache_unwritable"
 
 
 def test_byte_level_tokens_are_aligned_and_inert(gguf_file: Path, tmp_path: Path) -> None:
@@ -212,5 +240,12 @@ def test_byte_level_tokens_are_aligned_and_inert(gguf_file: Path, tmp_path: Path
     tokenizer = subjects._ByteLevel(Tokenizer.from_file(str(folder / "tokenizer.json")), start=(1,))
     for text in NASTY:
         check_inert(tokenizer, text)
-    assert tokenizer.pieces(tokenizer.encode("the é", True)) == ["<|im_start|>", "th", "e", " ", "\\xc3", "\\xa9"]
+    assert tokenizer.pieces(tokenizer.encode("the é", True)) == [
+        "<|im_start|>",
+        "th",
+        "e",
+        " ",
+        "\\xc3",
+        "\\xa9",
+    ]
     assert os.environ["HF_HUB_OFFLINE"] == "1"

@@ -42,7 +42,7 @@ from models.attention.tokens import KINDS, token_kind
         ("\\xf0\\x9f", "other"),
         (" \\xe2\\x80", "other"),
         ("\ufffd", "other"),
-        ("\ud800", "other"),
+        (chr(0xD800), "other"),
         ("", "other"),
         ("<b>", "other"),
     ],

@@ -217,7 +217,11 @@ def test_band_size_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_output_of_the_kernel_is_attention() -> None:
     """Against torch's own attention, with far-out scores and an extreme sink."""
     torch.manual_seed(1)
-    query, key, value = torch.randn(2, 4, 70, 16) * 6, torch.randn(2, 2, 70, 16) * 6, torch.randn(2, 2, 70, 16)
+    query, key, value = (
+        torch.randn(2, 4, 70, 16) * 6,
+        torch.randn(2, 2, 70, 16) * 6,
+        torch.randn(2, 2, 70, 16),
+    )
     key[:, :, 0] *= 8
     inputs = Inputs(
         query,
@@ -233,8 +237,12 @@ def test_the_output_of_the_kernel_is_attention() -> None:
         query, key, value, is_causal=True, scale=0.25, enable_gqa=True
     )
     torch.testing.assert_close(output.transpose(1, 2), expected, atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(sums.columns.sum(-1), torch.full((8,), 70.0, dtype=torch.float64), atol=1e-4, rtol=0)
-    torch.testing.assert_close(sums.diagonals.sum(-1), torch.full((8,), 70.0, dtype=torch.float64), atol=1e-4, rtol=0)
+    torch.testing.assert_close(
+        sums.columns.sum(-1), torch.full((8,), 70.0, dtype=torch.float64), atol=1e-4, rtol=0
+    )
+    torch.testing.assert_close(
+        sums.diagonals.sum(-1), torch.full((8,), 70.0, dtype=torch.float64), atol=1e-4, rtol=0
+    )
     assert bool((sums.diagonals[:, :69] == 0).all())  # nothing from the future
 
 
@@ -280,7 +288,8 @@ def test_progress_counts_layers_and_cancels() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ids", "what"), [(torch.zeros(1, 0, dtype=torch.long), "non-empty"), (torch.zeros(3, dtype=torch.long), "matrix")]
+    ("ids", "what"),
+    [(torch.zeros(1, 0, dtype=torch.long), "non-empty"), (torch.zeros(3, dtype=torch.long), "matrix")],
 )
 def test_ids_must_be_a_matrix(ids: Tensor, what: str) -> None:
     with pytest.raises(ValueError, match=what):

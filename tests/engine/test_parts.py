@@ -1,0 +1,277 @@
+"""The engine's parts: recorder, provenance, seeds, device, log, report."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from rich.console import Console
+
+from data.errors import CloudChamberError
+from data.runs import canonical_json, run_id
+from data.schema import TableSpec
+from precompute.events import (
+    Planned,
+    RunDone,
+    RunFailed,
+    RunProgress,
+    RunRef,
+    RunRetried,
+    RunStarted,
+    Stopping,
+    Summary,
+)
+from precompute.log import open_log
+from precompute.provenance import choose_device, seed_everything, source_hash, versions
+from precompute.recorder import CANCEL, PROGRESS, Cancelled, ShardRecorder
+from precompute.report import Reporter, duration, print_summary
+from precompute.worker import explained
+from tests.engine.tiny import NUMBERS, WORDS
+
+TABLES: dict[str, TableSpec] = {t.name: t for t in (NUMBERS, WORDS)}
+
+
+def test_run_ids_depend_on_content_alone() -> None:
+    """The first is the SHA-256 of {"config":{"seed":0,"subject":"ant"},"study":"tiny","version":1}."""
+    assert run_id("tiny", 1, {"subject": "ant", "seed": 0}) == "95d7ff374bfd298f"
+    assert run_id("tiny", 1, {"subject": "ant", "seed": 0}) == run_id(
+        "tiny", 1, {"seed": 0, "subject": "ant"}
+    )
+    different = {
+        run_id("tiny", 1, {"subject": "ant"}),
+        run_id("tiny", 2, {"subject": "ant"}),
+        run_id("tinz", 1, {"subject": "ant"}),
+        run_id("tiny", 1, {"subject": "bee"}),
+        run_id("tiny", 1, {"subject": "ant", "text": "\ud800"}),
+        run_id("tiny", 1, {"subject": "ant", "text": "é‮"}),
+    }
+    assert len(different) == 6
+    assert canonical_json({"b": 1.5, "a": [None, "é"]}) == '{"a":[null,"\\u00e9"],"b":1.5}'
+    with pytest.raises(CloudChamberError, match="finite"):
+        run_id("tiny", 1, {"x": float("nan")})
+
+
+def test_the_recorder_refuses_what_does_not_fit(tmp_path: Path) -> None:
+    recorder = ShardRecorder("r", TABLES, tmp_path / "r")
+    word = pa.table({"word": ["a"]})
+    for table, rows, words in (
+        ("other", word, "no table 'other'"),
+        ("tiny_words", pa.table({"word": ["a"], "more": [1]}), "'more' is not declared"),
+        ("tiny_words", pa.table({"wort": ["a"]}), "'word' is missing"),
+        ("tiny_words", pa.table({"word": pa.array([None], pa.string())}), "holds 1 nulls"),
+        ("tiny_words", pa.table({"word": [["a"]]}), "word"),
+    ):
+        with pytest.raises(CloudChamberError, match=words) as caught:
+            recorder.write(table, rows)
+        assert caught.value.kind == "trace_invalid"
+    assert list((tmp_path / "r").iterdir()) == []
+
+
+def test_progress_is_written_whole_and_cancels(tmp_path: Path) -> None:
+    seen: list[tuple[int, int, str]] = []
+    stop = False
+    recorder = ShardRecorder(
+        "r", TABLES, tmp_path, on_progress=lambda *now: seen.append(now), cancelled=lambda: stop
+    )
+    for step in range(1_001):
+        recorder.progress(step, 1_000, "counting")
+    assert seen[0] == (0, 1_000, "counting")
+    assert seen[-1] == (1_000, 1_000, "counting")
+    assert len(seen) < 200, "ten a second are enough"
+    assert json.loads((tmp_path / PROGRESS).read_text()) == {
+        "done": 1_000,
+        "total": 1_000,
+        "stage": "counting",
+    }
+    (tmp_path / CANCEL).touch()
+    with pytest.raises(Cancelled):
+        recorder.progress(5, 1_000, "counting")
+    (tmp_path / CANCEL).unlink()
+    stop = True
+    with pytest.raises(Cancelled):
+        recorder.progress(5, 1_000, "counting")
+    assert not issubclass(Cancelled, Exception), "a study's `except Exception` must not swallow it"
+
+
+def test_small_writes_become_few_shards(tmp_path: Path) -> None:
+    recorder = ShardRecorder("abc", TABLES, tmp_path)
+    for i in range(500):
+        recorder.write("tiny_words", pa.table({"word": [f"w{i}"]}))
+    recorder._flush("tiny_words")
+    shards = list(tmp_path.glob("*.parquet"))
+    assert [s.name for s in shards] == ["tiny_words-000.parquet"]
+    table = pq.read_table(shards[0])
+    assert table["word"].to_pylist() == [f"w{i}" for i in range(500)]
+    assert set(table["run_id"].to_pylist()) == {"abc"}
+
+
+def test_one_seed_seeds_every_generator() -> None:
+    torch = pytest.importorskip("torch")
+
+    def draw() -> tuple[float, float, float]:
+        return random.random(), float(np.random.rand()), float(torch.rand(()))
+
+    seed_everything(12)
+    first = draw()
+    assert draw() != first
+    seed_everything(12)
+    assert draw() == first
+    seed_everything(13)
+    assert all(a != b for a, b in zip(draw(), first, strict=True))
+    seed_everything(-5 + 2**63)  # any seed a configuration may hold
+
+
+def test_device_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.delenv("CLOUDCHAMBER_DEVICE", raising=False)
+    device = choose_device(3)
+    assert device.threads == 3
+    if torch.cuda.is_available():
+        assert device.name == "cuda"
+        assert device.reason == f"cuda: {torch.cuda.get_device_name()}"
+    else:
+        assert (device.name, device.reason) == ("cpu", "cpu: no CUDA device visible")
+    monkeypatch.setenv("CLOUDCHAMBER_DEVICE", "CPU ")
+    assert choose_device().reason == "cpu: CLOUDCHAMBER_DEVICE asks for it"
+    for wrong in ("tpu", "cuda:99", "cuda:x"):
+        monkeypatch.setenv("CLOUDCHAMBER_DEVICE", wrong)
+        with pytest.raises(CloudChamberError) as caught:
+            choose_device()
+        assert caught.value.kind == "device_unavailable"
+        assert "Unset CLOUDCHAMBER_DEVICE" in caught.value.remedy
+
+
+def test_without_torch_the_reason_says_so() -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from precompute.provenance import *\n"
+        "seed_everything(1); use_threads(2); print(choose_device().reason)"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "cpu: torch is not installed\n"
+
+
+@pytest.mark.parametrize("module", ["engine", "report", "verify", "worker", "log", "events", "executors"])
+def test_the_engine_imports_no_torch(module: str) -> None:
+    heavy = {"torch", "transformers", "distributed"}
+    code = f"import sys, precompute.{module}; print({heavy} & set(sys.modules))"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "set()\n"
+
+
+def test_the_source_hash_follows_the_study_and_nothing_else(tmp_path: Path) -> None:
+    for name in (
+        "models/a/b.py", "precompute/runs/x.py", "precompute/studies/x.py", "precompute/studies/y.py",
+        "data/records/x.py", "data/records/x_queries.py", "data/sources/texts.py", "app/page.py",
+    ):  # fmt: skip
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("a = 1\n")
+    before = source_hash("x", tmp_path)
+    assert len(before) == 64
+    for name, follows in (
+        ("models/a/b.py", True), ("precompute/runs/x.py", True), ("precompute/studies/x.py", True),
+        ("data/records/x_queries.py", True), ("data/sources/texts.py", True),
+        ("precompute/studies/y.py", False), ("app/page.py", False),
+    ):  # fmt: skip
+        (tmp_path / name).write_text("a = 2\n")
+        assert (source_hash("x", tmp_path) != before) is follows, name
+        (tmp_path / name).write_text("a = 1\n")
+    assert source_hash("x", tmp_path) == before
+    (tmp_path / "models/a/b.py").rename(tmp_path / "models/a/c.py")
+    assert source_hash("x", tmp_path) != before
+
+
+def test_versions_name_what_is_installed() -> None:
+    found = versions(["pytest", "no-such-package"])
+    assert found["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert found["numpy"] == np.__version__
+    assert found["pytest"] == pytest.__version__
+    assert "no-such-package" not in found
+
+
+def test_errors_of_any_text_can_be_stored() -> None:
+    text = explained(ValueError("half a pair \ud800 and a nul \x00"))
+    text.encode("utf-8")
+    assert text.startswith("ValueError: half a pair")
+
+
+def test_the_log_is_json_lines(tmp_path: Path) -> None:
+    for number in range(2):
+        with open_log(tmp_path / "logs", pid=7) as log:
+            log.info("started", number=number, where=Path("a"))
+            log.warning("odd", text="é\nb")
+    lines = [json.loads(line) for line in (tmp_path / "logs" / "precompute.jsonl").read_text().splitlines()]
+    assert [(line["event"], line["level"], line["pid"]) for line in lines] == [
+        ("started", "info", 7), ("odd", "warning", 7)
+    ] * 2  # fmt: skip
+    assert lines[3]["text"] == "é\nb"
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CloudChamberError) as caught:
+        open_log(tmp_path / "file")
+    assert caught.value.kind == "log_unwritable"
+
+
+def test_the_report_in_plain_lines() -> None:
+    out = io.StringIO()
+    one, two = (RunRef(f"id{i}", "tiny", "ant", f"ant [b]{i}[/b]") for i in range(2))
+    with Reporter(Console(file=out, width=40)) as report:
+        for event in (
+            Planned((one, two), 3, 2), RunStarted(one), RunProgress(one, 1, 4, "drawing"), RunDone(one, 65.2),
+            RunStarted(two), RunRetried(two, "the worker died (signal 9)"), RunStarted(two),
+            RunFailed(two, "ValueError: no", "…"), Stopping(),
+        ):  # fmt: skip
+            report(event)
+    print_summary(Summary(1, 3, 1, 0, 3725.0, ((two, "ValueError: no"),)), Console(file=out, width=200))
+    lines = [re.sub(r" {3,}", " ", line.rstrip()) for line in out.getvalue().splitlines()]
+    assert lines == [
+        "2 runs to compute, 2 at a time, 3 done already.",
+        "start tiny ant [b]0[/b]",
+        "1/2 done tiny ant [b]0[/b]  1 min 05 s",
+        "start tiny ant [b]1[/b]",
+        "again tiny ant [b]1[/b]  the worker died (signal 9)",
+        "start tiny ant [b]1[/b]",
+        "2/2 failed  tiny ant [b]1[/b]  ValueError: no",
+        "Stopping: finished runs are published, the others are dropped.",
+        "done 1",
+        "skipped, done already 3",
+        "failed, tried again next time 1",
+        "time 1 h 02 min",
+        "failed tiny ant [b]1[/b] (id1): ValueError: no",
+    ]
+
+
+def test_the_report_draws_bars_on_a_terminal() -> None:
+    out = io.StringIO()
+    run = RunRef("id", "tiny", "ant", "ant")
+    with Reporter(Console(file=out, width=100, force_terminal=True)) as report:
+        for event in (Planned((run,), 0, 1), RunStarted(run), RunProgress(run, 1, 4, "drawing")):
+            report(event)
+        report._progress.refresh()
+        drawn = Console(width=100).render_lines(report._progress.get_renderable())
+        text = "\n".join("".join(segment.text for segment in line) for line in drawn)
+        report(RunDone(run, 1.0))
+    assert "all runs" in text
+    assert text.count("25%") == 2, "the run's bar and the overall one"
+    assert "drawing" in text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.417, "0.42 s"),
+        (9.99, "9.99 s"),
+        (12.4, "12 s"),
+        (59.6, "1 min 00 s"),
+        (185, "3 min 05 s"),
+        (3600, "1 h 00 min"),
+    ],
+)
+def test_duration(seconds: float, words: str) -> None:
+    assert duration(seconds) == words
