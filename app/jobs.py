@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["MAX_CHARACTERS", "JobPool", "JobStatus", "Limits", "Visit", "pool", "visit"]
 
 MAX_WAITING = 8  # jobs of one visit in the queue at a time
+VISIT_BYTES = 2**30  # of traces; one text of 1,024 tokens with all maps of a 135M model takes 180 MB
 IDLE_SECONDS = 600.0  # a worker holds a model in memory; it is let go when nobody asks for that long
 _TICK = 1.0  # seconds between looks at who is still there
 
@@ -130,7 +131,7 @@ class JobPool:
         The id is made of the visit and the run's identity, a hash of the content: the same text
         submitted twice is one job, and one that is done is answered from the visit's store at once.
         Raises CloudChamberError: job_invalid (unknown study, settings that do not fit), job_busy
-        (too many waiting), visit_closed, pool_closed.
+        (too many waiting), job_disk (too many traces), visit_closed, pool_closed.
         """
         study = self._study(study_slug)
         settings, notices = fit(study, config)
@@ -142,6 +143,7 @@ class JobPool:
             known = self._jobs.get(f"{visit.id}-{run}")
             if known is not None and known.state not in ("failed", "cancelled"):
                 return known.id
+            _check_space(visit)
             if sum(job.visit.id == visit.id for job in self._queue) >= MAX_WAITING:
                 raise CloudChamberError(
                     "job_busy",
@@ -332,6 +334,19 @@ class JobPool:
             remedy = f"Choose one of: {', '.join(studies)}."
             raise CloudChamberError("job_invalid", f"No study is called {slug!r}.", remedy)
         return studies[slug]
+
+
+def _check_space(visit: Visit) -> None:
+    try:
+        used = visit.store_path.stat().st_size
+    except OSError:
+        return
+    if used >= VISIT_BYTES:
+        raise CloudChamberError(
+            "job_disk",
+            f"Your traces take {used / 2**30:.1f} GB, which is all that a visit may use.",
+            "Reload the page to begin anew, without them.",
+        )
 
 
 @st.cache_resource(show_spinner=False, on_release=JobPool.close)

@@ -78,7 +78,7 @@ def _run(study: Any, request: dict[str, Any]) -> list[str]:
 
 
 def _explain(error: Exception) -> dict[str, str]:
-    from data.builder import is_full
+    from data.faults import is_full
     from precompute.worker import is_out_of_memory
 
     if is_out_of_memory(error):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -15,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from data.errors import CloudChamberError
-from data.faults import corrupt, older, write_error
+from data.faults import corrupt, locked, older, write_error
 from data.runs import RUNS, RunRow
 from data.schema import DUCKDB_TYPES
 from data.staged import fsync
@@ -32,8 +33,12 @@ from data.store import (
 
 
 def ddl(name: str, schema: pa.Schema) -> str:
-    """CREATE TABLE for a stored schema (`run_id` first)."""
-    columns = [f'"{f.name}" {DUCKDB_TYPES[f.type]}{"" if f.nullable else " NOT NULL"}' for f in schema]
+    """CREATE TABLE for a stored schema (`run_id` first). Blobs are packed already, see `data.blobs`."""
+    columns = []
+    for field in schema:
+        null = "" if field.nullable else " NOT NULL"
+        packed = " USING COMPRESSION uncompressed" if pa.types.is_binary(field.type) else ""
+        columns.append(f'"{field.name}" {DUCKDB_TYPES[field.type]}{null}{packed}')
     return f'CREATE TABLE "{name}" ({", ".join(columns)})'
 
 
@@ -67,7 +72,11 @@ class Builder:
         return self._connection
 
     def __enter__(self) -> Builder:
-        self._guarded(self._start)
+        try:
+            self._guarded(self._start)
+        except BaseException:
+            self.__exit__()  # Python does not call it when entering fails
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -86,9 +95,9 @@ class Builder:
         """Add `rows`, which have the stored schema of table `name`; kept in memory until `commit`."""
         runs = self._new.setdefault(name, {})
         ids = pc.unique(rows["run_id"]).to_pylist()
-        for run_id in ids:
-            part = rows if len(ids) == 1 else rows.filter(pc.equal(rows["run_id"], run_id))
-            runs.setdefault(str(run_id), []).append(part)
+        for run_id in map(str, ids):
+            part = rows if len(ids) == 1 else rows.filter(pc.equal(rows["run_id"], pa.scalar(run_id)))
+            runs.setdefault(run_id, []).append(part)
 
     def commit(self) -> str:
         """Make the new generation the store; returns its id."""
@@ -206,7 +215,19 @@ class Builder:
 
 
 def clear_leftovers(path: Path) -> None:
-    """Delete what dead builders left beside the store. Only for the holder of its writer lock."""
+    """Delete what dead builders and dead other programs left beside the store.
+
+    Only for the holder of its writer lock. A write-ahead log there is never ours: a published file
+    is checkpointed. It may be that of the DuckDB shell; if that still runs, raises store_locked.
+    """
     for leftover in path.parent.glob(f"{path.name}.*.building*"):
         with suppress(OSError):  # another account's file, or gone already; it is never opened
             leftover.unlink()
+    log = path.with_name(path.name + ".wal")
+    if log.exists() and path.exists():
+        with path.open("rb") as file:
+            try:
+                fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # DuckDB's writer holds the other kind
+            except OSError as error:
+                raise locked(path, "it is being changed") from error
+    log.unlink(missing_ok=True)

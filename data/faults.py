@@ -37,6 +37,16 @@ def unreadable(path: Path, error: BaseException) -> CloudChamberError:
     )
 
 
+def locked(path: Path, what: str) -> CloudChamberError:
+    """The error for a store that another program than ours has open for writing."""
+    return CloudChamberError(
+        "store_locked",
+        f"Another program has the store open for writing: {what}.",
+        "Close it there (the DuckDB shell, for example); Cloud Chamber itself never holds it.",
+        where=str(path),
+    )
+
+
 def corrupt(path: Path, what: str) -> CloudChamberError:
     """The error for a damaged store."""
     return CloudChamberError(

@@ -101,11 +101,10 @@ def _note(path: Path) -> Path:
 def _write_note(path: Path) -> None:
     note = {"pid": os.getpid(), "started": datetime.now(UTC).isoformat(timespec="seconds")}
     temporary = path.with_suffix(f".holder.{os.getpid()}")
-    try:
+    with suppress(OSError):  # on a full disk only the name in a refusal is missing
         temporary.write_text(json.dumps(note), encoding="utf-8")
         os.replace(temporary, _note(path))
-    except OSError as error:
-        raise write_error(path.parent, error) from error
+    temporary.unlink(missing_ok=True)
 
 
 def _read_note(path: Path) -> Holder | None:

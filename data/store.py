@@ -19,7 +19,7 @@ import duckdb
 import pyarrow as pa
 
 from data.errors import CloudChamberError
-from data.faults import corrupt, first_line, missing, newer, older, unreadable
+from data.faults import corrupt, first_line, locked, missing, newer, older, unreadable
 from data.runs import RUNS
 from data.schema import DUCKDB_TYPES
 
@@ -312,12 +312,7 @@ def is_file_error(error: duckdb.Error) -> bool:
 def _file_error(path: Path, error: duckdb.Error) -> CloudChamberError:
     text = str(error)
     if "Could not set lock" in text:
-        return CloudChamberError(
-            "store_locked",
-            f"Another program has the store open for writing: {first_line(error)}.",
-            "Close it there (the DuckDB shell, for example); Cloud Chamber itself never holds it.",
-            where=str(path),
-        )
+        return locked(path, first_line(error))
     if "WAL" in text:
         return CloudChamberError(
             "store_corrupt",

@@ -122,6 +122,15 @@ def test_messages_only_name_commands_and_options_that_exist() -> None:
                     )
 
 
+def test_the_tour_names_what_is_on_screen() -> None:
+    from app.views.attention_tabs import NAMES
+
+    section = README.split("## A tour in five lines", 1)[1].split("\n## ", 1)[0]
+    assert len(re.findall(r"^\d\. ", section, re.M)) == 5
+    shown = {*NAMES, *(study.title for study in STUDIES.values())}
+    assert set(re.findall(r"\*\*(.+?)\*\*", section)) <= shown
+
+
 @each_doc
 def test_make_targets_exist(name: str) -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.M))

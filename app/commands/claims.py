@@ -8,7 +8,7 @@ import typer
 
 if TYPE_CHECKING:
     from data.store import Store
-    from precompute.study import Study
+    from precompute.study import Claim, ClaimResult, Study
 
 _STYLES = {
     "reproduced": "green",
@@ -44,7 +44,7 @@ def ledger(study: Study, store: Store) -> list[dict[str, Any]]:
     """Every claim of a study with what the store says of it, as plain values."""
     entries = []
     for claim in study.claims:
-        result = claim.measure(store)
+        result = measured(claim, store)
         entries.append(
             {
                 "study": study.slug,
@@ -62,6 +62,17 @@ def ledger(study: Study, store: Store) -> list[dict[str, Any]]:
             }
         )
     return entries
+
+
+def measured(claim: Claim, store: Store) -> ClaimResult:
+    """What the store says of a claim; one that it cannot measure is untested, with the reason."""
+    from data.errors import CloudChamberError
+    from precompute.study import ClaimResult, Verdict
+
+    try:
+        return claim.measure(store)
+    except CloudChamberError as error:
+        return ClaimResult(Verdict.untestable, None, "", str(error))
 
 
 def _print_ledger(entries: list[dict[str, Any]], counts: dict[str, int]) -> None:

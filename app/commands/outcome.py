@@ -22,7 +22,14 @@ KINDS: Mapping[int, tuple[str, ...]] = {
         *("usage", "unknown_study", "unknown_profile", "unknown_subject", "subject_unknown", "run_unknown"),
         *("jobs_invalid", "config_invalid", "name_invalid", "name_taken", "text_unknown"),
         *("port_in_use", "port_forbidden", "port_invalid", "host_unknown"),
-        *("home_unwritable", "read_only", "log_unwritable", "staging_unwritable", "staging_unseen"),
+        *(
+            "home_unwritable",
+            "read_only",
+            "log_unwritable",
+            "staging_unwritable",
+            "cache_unwritable",
+            "staging_unseen",
+        ),
         *("store_busy", "store_locked", "store_unwritable", "device_unavailable", "chrome_invalid"),
         *("scheduler_unreachable", "scheduler_workers"),
     ),
@@ -35,7 +42,13 @@ KINDS: Mapping[int, tuple[str, ...]] = {
     # The machine has no more.
     LIMIT: ("disk_full", "out_of_memory"),
     # Something that must be installed first.
-    MISSING: ("package_missing", "library_missing", "browser_missing", "scheduler_missing"),
+    MISSING: (
+        "package_missing",
+        "package_damaged",
+        "library_missing",
+        "browser_missing",
+        "scheduler_missing",
+    ),
     # Ours to mend, or damage that no command can explain.
     OUR_FAULT: ("our_fault", "trace_invalid", "map_codec", "map_damaged", "map_invalid"),
 }

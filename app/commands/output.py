@@ -6,7 +6,7 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -50,14 +50,22 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[int] = ()) -> None:
-    """A table without frame. `right` are the indices of right-aligned columns."""
+def print_table(
+    headers: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    right: Sequence[int] = (),
+    whole: Sequence[int] = (),
+) -> None:
+    """A table without frame. `right` are the indices of right-aligned columns, `whole` of those never
+    broken into lines."""
     from rich import box
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
     for index, header in enumerate(headers):
-        table.add_column(header, justify="right" if index in right else "left", overflow="fold")
+        side: Literal["left", "right"] = "right" if index in right else "left"
+        table.add_column(header, justify=side, overflow="fold", no_wrap=index in whole)
     for row in rows:
         table.add_row(*row)
     console().print(table)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+NARROW = 130  # columns of a terminal; below, a run's row shows what matters most
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -55,16 +57,25 @@ def one_run(frame: pd.DataFrame, prefix: str) -> str:
     raise CloudChamberError("run_unknown", what, "`cloudchamber runs` lists them all.", where="RUN")
 
 
-def summary(config: str) -> str:
-    """What a run did, from its configuration: every setting but subject and seed, in a few words."""
+def summary(config: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
+    """What a run did, in a few words: the settings that differ from the defaults, but the subject."""
     words = []
-    for key, value in json.loads(config).items():
-        if key in ("subject", "seed") or value is None or value is False:
+    for key, value in config.items():
+        if key == "subject" or (key in defaults and defaults[key] == value):
             continue
         text = str(value)
-        text = text if len(text) <= 24 else text[:23] + "…"
-        words.append(key if value is True else f"{key}={text}")
+        words.append(key if value is True else f"{key}={text if len(text) <= 24 else text[:23] + '…'}")
     return " ".join(words)
+
+
+def defaults_of(study: str) -> dict[str, Any]:
+    """The default settings of a study's runs; none of a study that is not registered."""
+    from precompute.registry import STUDIES
+
+    if study not in STUDIES:
+        return {}
+    fields = STUDIES[study].config.model_fields
+    return {name: field.default for name, field in fields.items() if not field.is_required()}
 
 
 def _plain(row: Mapping[Any, Any]) -> dict[str, Any]:
@@ -79,30 +90,32 @@ def _print_runs(rows: list[dict[str, Any]]) -> None:
 
     from app.commands.output import console, duration, print_table
 
-    status = {"done": "[green]done[/]", "failed": "[red]failed[/]"}
+    colours = {"done": "[green]done[/]", "failed": "[red]failed[/]"}
+    columns: dict[str, list[str]] = {
+        "run": [row["run_id"] for row in rows],
+        "study": [row["study"] for row in rows],
+        "subject": [row["subject"] for row in rows],
+        "settings": [escape(summary(row["config"], defaults_of(row["study"]))) for row in rows],
+        "profile": [row["profile"] for row in rows],
+        "status": [colours[row["status"]] for row in rows],
+        "time": [duration(row["seconds"]) for row in rows],
+        "on": [row["device"] for row in rows],
+        "started": [row["started"][:16].replace("T", " ") for row in rows],
+        "source": [row["source_hash"][:8] for row in rows],
+    }
+    if console().width < NARROW:
+        for name in ("study", "profile", "on", "started", "source"):
+            del columns[name]
+    names = list(columns)
     print_table(
-        ("run", "study", "subject", "settings", "profile", "status", "time", "on", "started", "source"),
-        [
-            (
-                row["run_id"],
-                row["study"],
-                row["subject"],
-                escape(summary(json.dumps(row["config"]))),
-                row["profile"],
-                status[row["status"]],
-                duration(row["seconds"]),
-                row["device"],
-                row["started"][:16].replace("T", " "),
-                row["source_hash"][:8],
-            )
-            for row in rows
-        ],
-        right=(6,),
+        names,
+        list(zip(*columns.values(), strict=True)),
+        right=(names.index("time"),),
+        whole=(0, names.index("status"), names.index("time")),
     )
     done = sum(row["status"] == "done" for row in rows)
-    console().print(
-        f"\n{done} done, {len(rows) - done} failed. `cloudchamber runs RUN` shows one in full.", style="dim"
-    )
+    said = f"\n{done} done, {len(rows) - done} failed. `cloudchamber runs RUN` shows one in full."
+    console().print(said, style="dim")
 
 
 def _print_run(row: dict[str, Any]) -> None:

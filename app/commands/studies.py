@@ -94,7 +94,12 @@ def _print_overview(chosen: list[Study]) -> None:
         )
         for study in chosen
     ]
-    print_table(("study", "question", "subjects", "runs smoke / laptop / full", "claims"), rows, right=(4,))
+    print_table(
+        ("study", "question", "subjects", "runs smoke / laptop / full", "claims"),
+        rows,
+        right=(4,),
+        whole=(0,),
+    )
     console().print(
         "\n`cloudchamber studies STUDY` shows papers, subjects and every recorded column.", style="dim"
     )

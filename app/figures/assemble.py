@@ -7,6 +7,7 @@ same one from plain dictionaries 5 ms. The frame is the house's own (`base.layou
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -62,10 +63,35 @@ def note(text: str, colour: str, **place: Any) -> dict[str, Any]:
     return {"text": text, "showarrow": False, "font": {"size": TICK, "color": colour}, **place}
 
 
-def cell_frame(colours: Palette, x: float, y: float) -> list[dict[str, Any]]:
-    """A frame around the cell of one unit at (x, y): ink, with a line of ground on both sides of it."""
-    box = {"type": "rect", "x0": x - 0.5, "x1": x + 0.5, "y0": y - 0.5, "y1": y + 0.5}
-    return [{**box, "line": {"color": c, "width": w}} for c, w in ((colours.ground, 5), (colours.ink, 2.5))]
+@dataclass(frozen=True)
+class CellFrame:
+    """Where one cell of a figure lies on the page: its sides as parts of the plot's width, its top
+    and height in px, beside margins of `left` and `right` px.
+
+    A frame that is part of a figure makes another figure of it, which the browser builds anew. So the
+    frame of the chosen cell lies over the figure, and choosing another one moves nothing else.
+    """
+
+    left: int
+    right: int
+    start: float
+    width: float
+    top: float
+    height: float
+
+    def html(self, colours: Palette) -> str:
+        """The frame as an element that takes no clicks: ink, with a line of ground on both sides."""
+        plot = f"(100% - {self.left + self.right}px)"
+        ground = f"0 0 0 1.5px {colours.ground}"
+        style = {
+            "left": f"calc({self.left}px + {plot} * {self.start:.6f})",
+            "width": f"calc({plot} * {self.width:.6f})",
+            "top": f"{self.top:.2f}px",
+            "height": f"{self.height:.2f}px",
+            "border": f"2.5px solid {colours.ink}",
+            "box-shadow": f"{ground}, inset {ground}",
+        }
+        return f'<div class="cell-frame" style="{"; ".join(f"{k}: {v}" for k, v in style.items())}"></div>'
 
 
 def flat_legend(

@@ -3,7 +3,7 @@
 The map is two PNG images on top of each other: the one that is seen, and an invisible one whose
 colours are numbers. Plotly hands a pixel's red and green to the hover label, so that 4 million
 weights need no list of numbers: red is the weight in whole per cent, green its tenths. Tokens come
-from the category axes, positions from the pixel's own row and column.
+from the axes' tick texts, positions from the pixel's own row and column.
 """
 
 from __future__ import annotations
@@ -54,10 +54,11 @@ def head_view(
     curve = importance.sort_values("position").head(len(tokens)).reset_index(drop=True)
     curve["here"] = weights.sum(axis=0) / seen_by(weights.shape[0], causal)
     traces = [
-        _image(matrix_png(np.sqrt(seen), palette, 0.0, 1.0).uri, labels, hoverinfo="skip"),
-        _image(weight_png(shown), labels, opacity=0, hovertemplate=_hover(len(labels), factor)),
+        _image(matrix_png(np.sqrt(seen), palette, 0.0, 1.0).uri, hoverinfo="skip"),
+        _image(weight_png(shown), opacity=0, hovertemplate=_hover(len(labels), factor)),
         _legend(palette),
-        *_importance(_blocks(curve, factor), labels, palette),
+        *_importance(_blocks(curve, factor), palette, few=len(labels) <= words.FEW),
+        *_holders(labels),
     ]
     axes = _axes(palette, labels, height)
     unsure = len(weights) - MIN_QUERIES + 1 if causal else None
@@ -77,9 +78,12 @@ def importance_view(
     curve["here"] = curve["importance"]
     height = TOP + 240 + BOTTOM
     axes = _axes(palette, labels, height)
-    axes["yaxis"] |= {"visible": False, "domain": [0.99, 1]}
-    axes["yaxis2"] |= {"domain": [0, 0.98]}
-    fig = _put_together(_importance(curve, labels, palette), palette, height, axes, eps, curve)
+    for name in ("yaxis", "yaxis3"):
+        axes[name] |= {"visible": False, "domain": [0.99, 1]}
+    for name in ("yaxis2", "yaxis4"):
+        axes[name] |= {"domain": [0, 0.98]}
+    traces = [*_importance(curve, palette, few=len(labels) <= words.FEW), *_holders(labels)]
+    fig = _put_together(traces, palette, height, axes, eps, curve)
     alt = (
         f"Importance of every key position of layer {place[0]}, head {place[1]}, against a threshold of "
         f"{quantity(eps)}: the first token, {words.plain(tokens[0])}, has "
@@ -163,9 +167,8 @@ def weight_png(weights: np.ndarray) -> str:
     )
 
 
-def _image(uri: str, labels: list[str], **settings: object) -> dict[str, Any]:
-    # On a category axis an image starts at a category's name; its steps are then whole categories.
-    return {"type": "image", "source": uri, "x0": labels[0], "dx": 1, "y0": labels[0], "dy": 1, **settings}
+def _image(uri: str, **settings: object) -> dict[str, Any]:
+    return {"type": "image", "source": uri, "x0": 0, "dx": 1, "y0": 0, "dy": 1, **settings}
 
 
 def _hover(labels: int, factor: int) -> str:
@@ -206,9 +209,9 @@ def _blocks(curve: pd.DataFrame, factor: int) -> pd.DataFrame:
     return grouped[["here", "low", "high", "samples"]].max().reset_index()
 
 
-def _importance(curve: pd.DataFrame, labels: list[str], palette: Palette) -> list[dict[str, Any]]:
+def _importance(curve: pd.DataFrame, palette: Palette, *, few: bool) -> list[dict[str, Any]]:
     """Steps on the columns of the map, and behind them the band over chunks."""
-    steps = {"type": "scatter", "mode": "lines", "x0": labels[0], "dx": 1, "yaxis": "y2"}
+    steps = {"type": "scatter", "mode": "lines", "x0": 0, "dx": 1, "yaxis": "y2"}
     many = bool(curve["samples"].max() > 1)
     band = [
         {
@@ -223,7 +226,7 @@ def _importance(curve: pd.DataFrame, labels: list[str], palette: Palette) -> lis
         if many
     ]
     spread = "<br>in 8 of 10 chunks %{customdata[0]:.1%} to %{customdata[1]:.1%}" if many else ""
-    number = "%{pointNumber} " if len(labels) <= words.FEW else ""
+    number = "%{pointNumber} " if few else ""
     line = {
         **steps,
         "y": curve["here"].to_numpy(dtype=np.float32),
@@ -237,9 +240,22 @@ def _importance(curve: pd.DataFrame, labels: list[str], palette: Palette) -> lis
 
 
 def _axes(palette: Palette, labels: list[str], height: int) -> dict[str, dict[str, Any]]:
-    """Tokens on both axes of the map, thinned by Plotly to what fits and filled in again on zoom."""
+    """Positions on the axes of the map, tokens on axes that lie over them.
+
+    Plotly takes an image as it is only on linear axes; on category axes it paints it cell by cell,
+    which takes seconds. So the image lies on positions (x, y), whose tick texts serve the hover labels
+    alone, and the tokens stand on category axes (x3, y3) of the same extent, which Plotly thins to what
+    fits and fills in again on zoom. x3 and y4 keep them together when the strip is zoomed.
+    """
     plot = height - TOP - BOTTOM
     few = len(labels) <= words.FEW
+    extent = [-0.5, len(labels) - 0.5]
+    hidden = {
+        "showticklabels": False,
+        "tickmode": "array",
+        "tickvals": np.arange(len(labels)),
+        "ticktext": labels,
+    }
     tokens = {
         "type": "category",
         "categoryorder": "array",
@@ -247,23 +263,45 @@ def _axes(palette: Palette, labels: list[str], height: int) -> dict[str, dict[st
         "tickfont": {"family": MONO, "size": SMALLEST, "color": palette.ink if few else palette.muted},
         "nticks": 0 if few else 8,
     }
+    strip = percent_strip(palette, STRIP / plot)
     return {
-        "xaxis": tokens
+        "xaxis": hidden | {"range": extent, "anchor": "y2"},
+        "yaxis": hidden | {"range": extent[::-1], "domain": [(STRIP + GAP) / plot, 1], "scaleanchor": False},
+        "yaxis2": strip,
+        "xaxis3": tokens
         | {
-            "range": [-0.5, len(labels) - 0.5],
+            "overlaying": "x",
             "anchor": "y2",
+            "side": "bottom",
+            "range": extent,
             "tickangle": -90,
             "title": {"text": "key: the token looked at", "standoff": 4},
         },
-        "yaxis": tokens
+        "yaxis3": tokens
         | {
-            "domain": [(STRIP + GAP) / plot, 1],
-            "range": [len(labels) - 0.5, -0.5],
-            "scaleanchor": False,
+            "overlaying": "y",
+            "anchor": "x",
+            "side": "left",
+            "range": extent[::-1],
             "title": {"text": "query: the token that looks", "standoff": 4},
         },
-        "yaxis2": percent_strip(palette, STRIP / plot),
+        "yaxis4": strip | {"overlaying": "y2", "visible": False, "showgrid": False},
     }
+
+
+def _holders(labels: list[str]) -> list[dict[str, Any]]:
+    """Traces without a mark: an axis exists only where something is drawn on it."""
+    bare = {
+        "type": "scatter",
+        "mode": "markers",
+        "hoverinfo": "skip",
+        "marker": {"opacity": 0},
+        "xaxis": "x3",
+    }
+    return [
+        {**bare, "x": labels[:1], "y": labels[:1], "yaxis": "y3"},
+        {**bare, "x": labels[:1], "y": [0], "yaxis": "y4"},
+    ]
 
 
 def head_reading(

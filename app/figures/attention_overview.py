@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from app.figures.assemble import assemble, cell_frame, flat_legend, note
+from app.figures.assemble import CellFrame, assemble, flat_legend, note
 from app.figures.attention_head import SCALE, is_causal
 from app.figures.base import Figure, matrix_png, share
 from app.theme import Palette
 
 GUTTER = 4  # pixels between stamps
 WIDEST = 16  # stamps side by side; deeper models go on in a second band below
-MARGIN_TOP, MARGIN_LEFT = 40, 48
+MARGIN_TOP, MARGIN_LEFT, MARGIN = 40, 48, 8
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,11 @@ class Sheet:
     def columns(self) -> int:
         """Layers in a band; bands are filled evenly."""
         return -(-self.layers // self.bands)
+
+    @property
+    def side(self) -> int:
+        """Height of a stamp with its gutter on the page, px; a narrow sheet has room for larger ones."""
+        return 56 if self.columns > 8 else 72
 
     @property
     def space(self) -> int:
@@ -78,9 +83,7 @@ def mosaic(stamps: np.ndarray, sheet: Sheet) -> np.ndarray:
     return canvas
 
 
-def overview(
-    stamps: np.ndarray, heads: pd.DataFrame, chosen: tuple[int, int] | None, palette: Palette
-) -> Figure:
+def overview(stamps: np.ndarray, heads: pd.DataFrame, palette: Palette) -> Figure:
     """Every head's map as a stamp, one image. Invisible markers over the middles take clicks.
 
     `stamps` (layers, heads, r, c) are maps pooled by maximum; `heads` has layer, head, first_importance.
@@ -98,24 +101,32 @@ def overview(
         "dy": dy,
         "hoverinfo": "skip",
     }
-    side = 56 if sheet.columns > 8 else 72  # px of a stamp's height; a narrow sheet has room for larger ones
     units = sheet.shape[0] * dy
-    height = MARGIN_TOP + round(units * side) + 8
-    inside = chosen is not None and chosen[0] < layers and chosen[1] < count
+    height = MARGIN_TOP + round(units * sheet.side) + MARGIN
     fig = assemble(
         [picture, _targets(heads, sheet, palette)],
         palette,
         height,
-        (MARGIN_LEFT, 8, MARGIN_TOP, 8),
+        (MARGIN_LEFT, MARGIN, MARGIN_TOP, MARGIN),
         {
             "clickmode": "event+select",
             "hoverdistance": 60,
             **_axes(sheet, units),
             "annotations": _layer_notes(sheet, palette),
-            "shapes": cell_frame(palette, *sheet.middle(*chosen)) if chosen and inside else [],
         },
     )
     return Figure(fig, _alt(heads, layers, count), _reading(heads, stamps))
+
+
+def stamp_frame(stamps: np.ndarray, place: tuple[int, int]) -> CellFrame | None:
+    """Where the stamp of (layer, head) lies in `overview`; None when the model has no such head."""
+    layers, count, high, wide = stamps.shape
+    if place[0] >= layers or place[1] >= count:
+        return None
+    sheet = Sheet(layers, count, (high, wide))
+    x, y = sheet.middle(*place)
+    top = MARGIN_TOP + (y + sheet.space / (high + GUTTER)) * sheet.side
+    return CellFrame(MARGIN_LEFT, MARGIN, x / sheet.columns, 1 / sheet.columns, top, sheet.side)
 
 
 def _targets(heads: pd.DataFrame, sheet: Sheet, palette: Palette) -> dict[str, Any]:

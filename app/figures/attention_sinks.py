@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from app.figures.assemble import assemble, cell_frame, flat_legend, note
+from app.figures.assemble import CellFrame, assemble, flat_legend, note
 from app.figures.attention_metrics import Metric, scale_top
 from app.figures.base import Figure, listed, ranges, share
 from app.theme import Palette
@@ -31,7 +31,6 @@ def heads_map(
     metric: Metric,
     eps: float,
     palette: Palette,
-    chosen: tuple[int, int] | None = None,
     top: float | None = None,
 ) -> Figure:
     """Layers x heads of one metric, and under it, on the same axis, the share of heads that sink.
@@ -71,11 +70,25 @@ def heads_map(
             "hoverdistance": 40,
             "bargap": 0.18,
             **_axes(palette, layers, rows, cells / plot, STRIP / plot),
-            "shapes": cell_frame(palette, *chosen) if chosen else [],
             "annotations": words + _empty_notes(by_layer, palette) + _missing_notes(grid, palette),
         },
     )
     return Figure(fig, _alt(grid, by_layer, metric, eps), _metric_reading(heads, metric))
+
+
+def cell_frame(heads: pd.DataFrame, place: tuple[int, int]) -> CellFrame:
+    """Where the cell of (layer, head) lies in `heads_map`."""
+    layers, rows = sorted(heads["layer"].unique()), sorted(heads["head"].unique())
+    _, cells = _heights(len(rows))
+    side = cells / len(rows)
+    return CellFrame(
+        LEFT,
+        RIGHT,
+        (place[0] - layers[0]) / len(layers),
+        1 / len(layers),
+        TOP + side * (place[1] - rows[0]),
+        side,
+    )
 
 
 def _heights(heads: int) -> tuple[int, int]:
@@ -238,7 +251,7 @@ def sink_reading(by_layer: pd.DataFrame, heads: int, chunks: int, eps: float) ->
         begin = f"Sinks begin in layer {max(early) + 1}"
         none = "none at all" if all(rates[layer] == 0 for layer in early) else "almost none"
         words.append(f"{begin}." if between else f"{begin}: {_named(early)} **{none}**.")
-    if not between and not early:
+    if not between and not early and min(rates.values()) < 1:
         weakest = min(rates, key=lambda layer: rates[layer])
         words.append(f"Every layer has some; layer {weakest} has the fewest, {share(rates[weakest])}.")
     return " ".join(words)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import pandas as pd
 import streamlit as st
 
 from app.figures import attention_head, attention_sinks
+from app.figures.assemble import CellFrame
 from app.figures.attention_metrics import Metric
+from app.figures.base import Figure
 from app.theme import current_palette
 from app.views.attention_runs import Run, default_head
 from app.widgets import controls
@@ -37,14 +40,28 @@ def clicked(chart: str) -> None:
     it means that same cell, which another control may have left meanwhile.
     """
     points = st.session_state[chart]["selection"]["points"]
+    memory = f"_{chart}_cell"
     if points:
-        point = points[0]
-        named = point.get("customdata") or []
-        cell = (named[0], named[1]) if len(named) > 2 else (point["x"], point["y"])
-        st.session_state[f"{chart}_cell"] = cell
-    layer, head = st.session_state[f"{chart}_cell"]
+        named = points[0].get("customdata") or []
+        x, y = points[0]["x"], points[0]["y"]
+        st.session_state[memory] = (named[0], named[1]) if len(named) > 2 else (x, y)
+    if memory not in st.session_state:
+        return
+    layer, head = st.session_state[memory]
     st.session_state["layer"], st.session_state["head"] = float(layer), float(head)
     follow()
+
+
+def draw_cells(figure: Figure, key: str, frame: CellFrame | None, *, clicks: bool = True) -> None:
+    """A figure of cells with a frame around the chosen one, which lies over it.
+
+    The figure stays the same when another cell is chosen, so the browser leaves it as it stands.
+    """
+    settings = {"on_select": partial(clicked, key), "selection_mode": "points"} if clicks else {}
+    with st.container(key=f"framed_{key}"):
+        draw(figure, key, reading=False, **settings)
+        if frame is not None:
+            st.html(frame.html(current_palette()))
 
 
 @st.fragment(key=KEY)
@@ -57,15 +74,9 @@ def explorer(run: Run, metric: Metric, eps: float) -> None:
         st.markdown(f"**Every head** of {run.model}: {metric.title.lower()}")
         figure = st.container()
         layer, head = _head_controls(heads)
-        drawn = attention_sinks.heads_map(heads, layers, metric, eps, palette, (layer, head))
+        drawn = attention_sinks.heads_map(heads, layers, metric, eps, palette)
         with figure:
-            draw(
-                drawn,
-                "heads",
-                reading=False,
-                on_select=lambda: clicked("heads"),
-                selection_mode="points",
-            )
+            draw_cells(drawn, "heads", attention_sinks.cell_frame(heads, (layer, head)))
         st.markdown(attention_sinks.sink_reading(layers, len(heads), run.samples, eps))
         if metric.slug != "sink":
             st.markdown(drawn.reading)

@@ -127,12 +127,11 @@ def compare(runs: Runs, run: Run, metric: Metric, eps: float) -> None:
     ):
         with column:
             st.markdown(f"**{each.model}**  \n{each.title}")
-            inside = place is not None and attention_sinks.holds(frame, place)
-            figure = attention_sinks.heads_map(
-                frame, each.by_layer(eps), metric, eps, palette, place if inside else None, top
-            )
-            draw(figure, f"compare_{side}", reading=False)
-            _compare_head(each, place if inside else None, eps, side)
+            inside = place if place is not None and attention_sinks.holds(frame, place) else None
+            figure = attention_sinks.heads_map(frame, each.by_layer(eps), metric, eps, palette, top)
+            framed = attention_sinks.cell_frame(frame, inside) if inside else None
+            attention_explorer.draw_cells(figure, f"compare_{side}", framed, clicks=False)
+            _compare_head(each, inside, eps, side)
 
 
 def _compare_head(run: Run, place: tuple[int, int] | None, eps: float, side: str) -> None:
@@ -157,10 +156,11 @@ def overview(run: Run, eps: float) -> None:
             "This run keeps no maps.", "Choose a text with at most 512 tokens and fewer chunks."
         )
         return
-    figure = attention_overview.overview(
-        stamps, run.heads(eps), attention_explorer.place(), current_palette()
-    )
-    draw(figure, "stamps", on_select=lambda: attention_explorer.clicked("stamps"), selection_mode="points")
+    figure = attention_overview.overview(stamps, run.heads(eps), current_palette())
+    place = attention_explorer.place()
+    frame = attention_overview.stamp_frame(stamps, place) if place else None
+    attention_explorer.draw_cells(figure, "stamps", frame)
+    st.markdown(figure.reading)
 
 
 def numbers(run: Run, eps: float) -> None:

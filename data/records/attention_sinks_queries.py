@@ -267,7 +267,7 @@ def interventions(store: Store, run_id: str, eps: float) -> pd.DataFrame:
                    avg(CAST(top_key > 0 AND top_key_importance > ? AS DOUBLE)) AS elsewhere_rate
             FROM attention_interventions WHERE run_id = ? GROUP BY variant, sample
         )
-        SELECT variant, any_value(first_token) AS first_token, count(*) AS samples,
+        SELECT variant, arg_min(first_token, sample) AS first_token, count(*) AS samples,
                avg(first_rate) AS first_rate, quantile_cont(first_rate, 0.05) AS low,
                quantile_cont(first_rate, 0.95) AS high, avg(first_importance) AS first_importance,
                avg(second_rate) AS second_rate, avg(elsewhere_rate) AS elsewhere_rate

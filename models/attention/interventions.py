@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from models.attention.trace import LayerAttention, trace
+from models.attention.trace import Trace, collect
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int32]
@@ -59,24 +59,22 @@ def measure(
     """
     todo = list(variants(ids, replacements))
     for i, (name, changed) in enumerate(todo):
-        layers: list[LayerAttention] = []
 
         def report(done: int, total: int, before: int = i) -> None:
             if progress is not None:
                 progress(before * total + done, len(todo) * total)
 
-        trace(model, changed, on_attention=layers.append, progress=report)
-        yield _variant(name, changed, layers)
+        yield _variant(name, changed, collect(model, changed, progress=report))
 
 
-def _variant(name: str, ids: Tensor, layers: list[LayerAttention]) -> Variant:
-    importance = np.stack([layer.importance for layer in layers], axis=1)  # (N, L, H, T)
+def _variant(name: str, ids: Tensor, traced: Trace) -> Variant:
+    importance = traced.attention["importance"]  # (N, L, H, T)
     one = importance[..., 1] if importance.shape[-1] > 1 else np.full(importance.shape[:-1], np.nan)
     return Variant(
         variant=name,
         ids=ids.to("cpu", torch.int64).numpy(),
-        first_importance=importance[..., 0],
+        first_importance=importance[..., 0].copy(),  # the rest of the importances is let go
         second_importance=one.astype(np.float32),
-        top_key=np.stack([layer.top_key for layer in layers], axis=1),
-        top_key_importance=np.stack([layer.top_key_importance for layer in layers], axis=1),
+        top_key=traced.attention["top_key"],
+        top_key_importance=traced.attention["top_key_importance"],
     )

@@ -354,15 +354,30 @@ def collect(
     model: PreTrainedModel, input_ids: Tensor, attention_mask: Tensor | None = None, **rest: Any
 ) -> Trace:
     """`trace`, with everything but maps kept and stacked along a layer axis after the sample axis."""
-    attention: list[LayerAttention] = []
-    states: list[LayerStates] = []
-    trace(model, input_ids, attention_mask, on_attention=attention.append, on_states=states.append, **rest)
-    return Trace(_stack(attention), _stack(states))
+    layers = int(model.config.num_hidden_layers)
+    kept = Trace({}, {})
+    trace(
+        model,
+        input_ids,
+        attention_mask,
+        on_attention=lambda layer: _keep(kept.attention, layer, layer.layer, layers),
+        on_states=lambda layer: _keep(kept.states, layer, layer.layer + 1, layers + 1),
+        **rest,
+    )
+    return kept
 
 
-def _stack(layers: list[Any]) -> dict[str, npt.NDArray[Any]]:
-    names = [f.name for f in fields(layers[0]) if f.name != "layer"] if layers else []
-    return {name: np.stack([getattr(layer, name) for layer in layers], axis=1) for name in names}
+def _keep(arrays: dict[str, npt.NDArray[Any]], layer: Any, index: int, layers: int) -> None:
+    """Copy a layer's arrays to their place among all layers.
+
+    Copied, not collected: small arrays that live on between the large ones of a forward pass
+    fragment the heap, which then grows by megabytes a layer.
+    """
+    for name in (f.name for f in fields(layer) if f.name != "layer"):
+        values = getattr(layer, name)
+        if name not in arrays:
+            arrays[name] = np.zeros((values.shape[0], layers, *values.shape[1:]), values.dtype)
+        arrays[name][:, index] = values
 
 
 AttentionInterface.register(IMPLEMENTATION, _attention)

@@ -40,7 +40,7 @@ class AttentionConfig(Config):
     length: int = Field(default=64, ge=1, le=65_536)
     samples: int = Field(default=20, ge=1, le=1_000)
     maps: bool = True
-    codec: Literal["f16", "log8"] = "f16"
+    codec: Literal["f16", "log8", "log6"] = "f16"
     cache: int | None = Field(default=None, ge=8)
 
     @model_validator(mode="after")
@@ -120,7 +120,8 @@ PAPERS = (
 def _traces(subject: str, texts: Sequence[str]) -> list[AttentionConfig]:
     """The same chunks without and with the tokenizer's special tokens.
 
-    The maps of natural text keep half precision; of the others only the picture is needed.
+    The maps of natural text keep half precision; the others are stored on a coarser scale (see
+    data.blobs), because all published maps together may take some 20 MB.
     """
     return [
         AttentionConfig(
@@ -154,7 +155,7 @@ def plan(profile: Profile) -> list[AttentionConfig]:
     if profile is Profile.laptop:
         return runs
     runs += [
-        AttentionConfig(subject=subject, text="prose", length=512, samples=1, codec="log8")
+        AttentionConfig(subject=subject, text="prose", length=512, samples=1, codec="log6")
         for subject in (SMOLLM2, MINILM)
     ]
     runs.append(AttentionConfig(subject=SMOLLM2, text="code", task="intervene", maps=False))

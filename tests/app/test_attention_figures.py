@@ -77,6 +77,11 @@ def sinking_map(size: int, share: float = 0.5) -> np.ndarray:
     return weights.astype(np.float32)
 
 
+def strip(figure: Any) -> list[Any]:
+    """The traces below a head's map: the band, if any, and the columns."""
+    return [trace for trace in figure.fig.data if trace.yaxis == "y2"]
+
+
 def notes(figure: Any) -> list[str]:
     return [words(a.text) for a in figure.fig.layout.annotations]
 
@@ -135,7 +140,7 @@ def test_a_token_in_a_sentence_is_never_markdown() -> None:
 @PALETTES
 def test_heads_map_draws_the_metric_and_the_strip_on_one_axis(palette) -> None:
     heads = heads_of([[0.1, 0.2], [0.5, 0.9], [0.4, 0.1]])
-    figure = sinks.heads_map(heads, layers_of([0.0, 1.0, 0.5]), METRICS["importance"], 0.3, palette, (1, 0))
+    figure = sinks.heads_map(heads, layers_of([0.0, 1.0, 0.5]), METRICS["importance"], 0.3, palette)
     cells, targets, strip = figure.fig.data
     assert np.allclose(cells.z, [[0.1, 0.5, 0.4], [0.2, 0.9, 0.1]])
     assert (cells.zmin, cells.zmax) == (0, 1)
@@ -146,7 +151,15 @@ def test_heads_map_draws_the_metric_and_the_strip_on_one_axis(palette) -> None:
     assert tuple(figure.fig.layout.xaxis.range) == (-0.5, 2.5)
     assert list(zip(targets.x, targets.y, strict=True))[3] == (1, 1)
     assert words(targets.customdata[3][0]) == "90 %"
-    assert [(s.x0, s.x1, s.y0, s.y1) for s in figure.fig.layout.shapes] == [(0.5, 1.5, -0.5, 0.5)] * 2
+    frame = sinks.cell_frame(heads, (1, 0))
+    assert (frame.start, frame.width, frame.top, frame.height) == (
+        1 / 3,
+        1 / 3,
+        figure.fig.layout.margin.t,
+        32,
+    )
+    assert (frame.left, frame.right) == (figure.fig.layout.margin.l, figure.fig.layout.margin.r)
+    assert f"border: 2.5px solid {palette.ink}" in frame.html(palette)
     assert figure.fig.layout.xaxis.title.text == "layer, from the input"
     assert figure.fig.layout.yaxis.title.text == "head"
     assert "share of heads above ε = 0.30" in notes(figure)
@@ -244,12 +257,16 @@ def test_head_view_colours_by_the_square_root_and_leaves_the_future_out(palette)
     assert picture[0, 1, 3] == 0, "a causal model cannot see it, so there is no cell"
     assert pixels(figure.fig.data[1].source)[2, 1, :2].tolist() == [32, 0]
     assert figure.fig.data[1].opacity == 0
-    assert list(figure.fig.layout.xaxis.categoryarray) == ["a", "b", "c"]
-    assert figure.fig.layout.xaxis.title.text == "key: the token looked at"
-    assert figure.fig.layout.yaxis.title.text == "query: the token that looks"
-    line = figure.fig.data[-1]
+    assert list(figure.fig.layout.xaxis3.categoryarray) == ["a", "b", "c"]
+    assert figure.fig.layout.xaxis3.title.text == "key: the token looked at"
+    assert figure.fig.layout.yaxis3.title.text == "query: the token that looks"
+    line = strip(figure)[-1]
     assert np.allclose(line.y, [1.29 / 3, 1.07 / 2, 0.64])
-    assert figure.fig.layout.xaxis.anchor == "y2", "columns of the map and the curve share their axis"
+    assert line.xaxis is None, "columns of the map and the curve share their axis"
+    layout = figure.fig.layout
+    assert layout.xaxis.type is None, "linear: Plotly takes the images as they are"
+    assert list(layout.xaxis.ticktext) == ["a", "b", "c"], "for the hover labels"
+    assert (layout.xaxis.range, layout.yaxis.range) == (layout.xaxis3.range, layout.yaxis3.range)
     assert "ε = 0.30" in notes(figure)
     assert words(figure.alt) == (
         "Attention of layer 2, head 5: 3 queries by 3 keys, keys after the query left out. The largest "
@@ -263,7 +280,7 @@ def test_a_model_that_sees_both_ways_keeps_every_cell() -> None:
     weights = np.full((3, 3), 1 / 3, dtype=np.float32)
     figure = head.head_view(weights, ["a", "b", "c"], curve_of(weights), (0, 0), 0.3, LIGHT)
     assert (pixels(figure.fig.data[0].source)[..., 3] == 255).all()
-    assert np.allclose(figure.fig.data[-1].y, 1 / 3)
+    assert np.allclose(strip(figure)[-1].y, 1 / 3)
 
 
 def test_above_1024_tokens_a_pixel_is_the_largest_of_a_block_and_says_so() -> None:
@@ -273,7 +290,7 @@ def test_above_1024_tokens_a_pixel_is_the_largest_of_a_block_and_says_so() -> No
     coded = pixels(figure.fig.data[1].source)
     assert coded.shape[:2] == (550, 550)
     assert coded[499, 250, :2].tolist() == [50, 0]
-    assert figure.fig.layout.xaxis.categoryarray[250] == "500 w"
+    assert figure.fig.layout.xaxis3.categoryarray[250] == "500 w"
     assert "largest of 2 × 2" in figure.fig.data[1].hovertemplate
     assert figure.reading.endswith("Each pixel is the largest of 2 × 2 weights.")
 
@@ -306,7 +323,7 @@ def test_band_over_chunks_is_drawn_only_when_there_are_several() -> None:
     one = head.head_view(weights, ["a"] * 20, curve_of(weights, 1), (0, 0), 0.3, LIGHT)
     many = head.head_view(weights, ["a"] * 20, curve_of(weights, 20), (0, 0), 0.3, LIGHT)
     assert len(many.fig.data) == len(one.fig.data) + 2
-    assert many.fig.data[-2].fill == "tonexty"
+    assert strip(many)[-2].fill == "tonexty"
     assert "importance of each key; band: 20 chunks" in notes(many)
 
 
@@ -323,7 +340,7 @@ def test_the_end_that_few_queries_see_is_veiled() -> None:
 def test_any_text_is_drawn(texts: list[str]) -> None:
     weights = np.tri(len(texts), dtype=np.float32) / np.arange(1, len(texts) + 1)[:, None]
     figure = head.head_view(weights.astype(np.float32), texts, curve_of(weights), (0, 0), 0.3, LIGHT)
-    assert len(figure.fig.layout.xaxis.categoryarray) == len(texts)
+    assert len(figure.fig.layout.xaxis3.categoryarray) == len(texts)
     assert "<script" not in figure.fig.to_json()
     figure.fig.to_json().encode("utf-8")
 
@@ -470,15 +487,23 @@ def test_stamps_lie_where_their_markers_are() -> None:
     assert overview.mosaic(stamps, sheet)[row + 5, column + 2] == 0.5
     assert np.isnan(overview.mosaic(stamps, sheet)[row - 1, column])
     heads = heads_of([[0.5] * 9] * 30)
-    figure = overview.overview(stamps, heads, (17, 3), LIGHT)
+    figure = overview.overview(stamps, heads, LIGHT)
     picture, targets = figure.fig.data
     index = 17 * 9 + 3
     assert list(targets.customdata[index][:2]) == [17, 3]
     # The marker is in the middle of the stamp: half-way between its first and last pixel.
     assert targets.x[index] == pytest.approx(picture.x0 + (column + 3.5) * picture.dx)
     assert targets.y[index] == pytest.approx(picture.y0 + (row + 3.5) * picture.dy)
-    frame = figure.fig.layout.shapes[-1]
-    assert (frame.x0 + 0.5, frame.y0 + 0.5) == pytest.approx((targets.x[index], targets.y[index]))
+    # And the frame of the chosen stamp lies around it: layer 17 is third in the second band.
+    frame = overview.stamp_frame(stamps, (17, 3))
+    assert (frame.start, frame.width) == (2 / 15, 1 / 15)
+    layout = figure.fig.layout
+    pixels_per_unit = (layout.height - layout.margin.t - layout.margin.b) / (
+        layout.yaxis.range[0] - layout.yaxis.range[1]
+    )
+    middle = layout.margin.t + (targets.y[index] - layout.yaxis.range[1]) * pixels_per_unit
+    assert frame.top + frame.height / 2 == pytest.approx(middle, abs=0.5)
+    assert overview.stamp_frame(stamps, (30, 0)) is None
 
 
 def test_overview_of_a_causal_model_leaves_the_future_out() -> None:

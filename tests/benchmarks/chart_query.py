@@ -1,8 +1,8 @@
 """One chart's query on a store of 10 million rows: at most 50 ms.
 
-The store is synthetic and as the engine leaves it: 1,850 runs of 30 x 9 heads on 20 chunks, in the
-order in which they were published, their ids in no order. Every query of the attention page that
-reads these tables is timed on runs drawn at random, with a new cursor each, as a page does.
+The store is synthetic, 1,850 runs of 30 x 9 heads on 20 chunks, and is published once more, so that
+it lies on the disk as the engine leaves it. Every query of the attention page that reads these
+tables is timed on runs drawn at random, with a new cursor each, as a page does.
 """
 
 from __future__ import annotations
@@ -33,22 +33,28 @@ GOAL_MS = 50.0
 def build(path: Path) -> list[str]:
     """The store; the ids of its runs. Lists are shorter than real ones, which a query reads by run."""
     config = {"subject": "synthetic", "task": "trace", "text": "kjv", "bos": False, "maps": False}
-    configs = [{**config, "length": POSITIONS, "samples": SAMPLES, "seed": number} for number in range(RUNS)]
-    ids = [run_id("attention_sinks", 1, each) for each in configs]
-    rows = [
-        RunRow(name, "attention_sinks", 1, "synthetic", json.dumps(each), "full", each["seed"], "cpu", "", "{}",
-               "", f"2026-01-01T00:00:00.{each['seed']:06d}+00:00", 1.0, "done").table()
-        for name, each in zip(ids, configs, strict=True)
-    ]  # fmt: skip
+    rows = []
+    for number in range(RUNS):
+        each = {**config, "length": POSITIONS, "samples": SAMPLES, "seed": number}
+        made = f"2026-01-01T00:00:00.{number:06d}+00:00"
+        name = run_id("attention_sinks", 1, each)
+        rows.append(
+            RunRow(
+                name, "attention_sinks", 1, "synthetic", json.dumps(each), "full", number, "cpu", "", "{}",
+                "", made, 1.0, "done",
+            )
+        )  # fmt: skip
+    rows.sort(key=lambda row: row.run_id)  # as the builder leaves every table
+    ids = [row.run_id for row in rows]
     heads = LAYERS * HEADS
     scalars = ", ".join(f"random()::FLOAT AS {name}" for name in queries.HEAD_SCALARS)
     with Builder(
         path, {n: TABLES[n].stored_schema for n in ("attention_heads", "attention_tokens")}
     ) as builder:
-        builder.insert("runs", pa.concat_tables(rows))
+        builder.insert("runs", pa.concat_tables([row.table() for row in rows]))
         run = builder.connection.execute
         run("CREATE TEMP TABLE ids AS SELECT unnest(?) AS run_id, unnest(range(?)) AS number", [ids, RUNS])
-        # Row by row of one range, so that the rows of a run lie together, as a publish leaves them.
+        # Row by row of one range, so that the rows lie in the order of the runs.
         run(
             f"""INSERT INTO attention_heads BY NAME
             SELECT run_id, i // {heads} % {SAMPLES} AS sample, i // {HEADS} % {LAYERS} AS layer,
@@ -75,6 +81,10 @@ def measure() -> dict[str, Any]:
         begun = time.monotonic()
         ids = build(path)
         built = time.monotonic() - begun
+        begun = time.monotonic()
+        with Builder(path, {}, drop=ids[:1]) as builder:
+            builder.commit()
+        published = time.monotonic() - begun
         with open_store(path) as store:
             sizes = store.frame(
                 "SELECT (SELECT count(*) FROM attention_heads) + (SELECT count(*) FROM attention_tokens) AS n"
@@ -93,6 +103,7 @@ def measure() -> dict[str, Any]:
         "charts_ms": {name: summary(values, 1) for name, values in charts.items()},
         "store_mb": round(size / 1e6),
         "build_s": round(built, 1),
+        "publish_s": round(published, 1),
     }
 
 
@@ -108,10 +119,10 @@ CHARTS: dict[str, Callable[[Store, str], object]] = {
 def _time(store: Store, ids: list[str], chart: Callable[[Store, str], object]) -> list[float]:
     """Milliseconds of `chart` on random runs, after one to warm up."""
     rng = random.Random(0)
-    chart(store, ids[0])
+    chart(store, ids[-1])
     times = []
     for _ in range(REPEATS):
-        name = rng.choice(ids)
+        name = rng.choice(ids[1:])
         begun = time.perf_counter()
         chart(store, name)
         times.append((time.perf_counter() - begun) * 1e3)

@@ -38,9 +38,8 @@ SINKS = np.linspace(0.3, 0.9, LAYERS * HEADS).reshape(LAYERS, HEADS).tolist()
 # Resolves with the milliseconds from the next mouse press to the frame that shows another image.
 _ARM = """
 () => {
-  const root = document.querySelector('.st-key-head_map');
   const source = image => image.getAttribute('href') ?? image.getAttribute('xlink:href') ?? '';
-  const images = () => [...root.querySelectorAll('.imagelayer image')].map(source);
+  const images = () => [...document.querySelectorAll('.st-key-head_map .imagelayer image')].map(source);
   const seen = () => images().map(href => href.length + href.slice(-96)).join('|');
   const before = seen();
   let start = 0;

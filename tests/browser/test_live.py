@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pandas as pd
 import psutil
 import pytest
 from playwright.sync_api import Page, expect
@@ -16,6 +17,7 @@ from tests.browser.controls import choose, options
 from tests.browser.fixtures import OpenPage
 from tests.browser.server import Server, seeded_home
 
+pytest.importorskip("torch")
 pytestmark = [pytest.mark.browser, pytest.mark.models]
 MINILM, SMOLLM2 = "all-MiniLM-L6-v2", "SmolLM2 135M Instruct"
 TTL = 3
@@ -71,6 +73,7 @@ def test_a_text_is_traced_drawn_and_forgotten(open_page: OpenPage, live: Server)
     (strip,) = [t for t in figures.data(page, "head_map") if "customdata" in t and "y" in t]
     assert len(strip["y"]) == 10
     assert "fox" not in page.url
+    assert "fox" not in live.log.read_text()
 
     other = open_page("attention_sinks", server=live)
     assert options(other, "Text", "Your text") == 0
@@ -101,6 +104,19 @@ def test_visits_leave_no_process_and_no_file(open_page: OpenPage, live: Server) 
     assert {p.pid for p in workers(live)} <= before
 
 
+def test_the_app_goes_and_leaves_nothing(open_page: OpenPage, tmp_path: Path) -> None:
+    with Server(seeded_home(tmp_path)) as server:
+        page = open_page("attention_sinks", server=server)
+        trace(page, MINILM, "last words")
+        expect(page.get_by_text("Traced in")).to_be_visible(timeout=90_000)
+        page.context.close()
+        children = workers(server)
+        assert children
+        assert visits(server)
+    assert visits(server) == []
+    wait_gone("a worker is still there", 5, lambda: not any(p.is_running() for p in children))
+
+
 HOSTILE = {
     "html": '<img src=x onerror="window.pwned=1"><script>window.pwned=1</script>',
     "markdown": "**bold** [link](javascript:window.pwned=1) $$x^2$$ :red[red] `code`",
@@ -116,8 +132,13 @@ def test_hostile_text_is_inert_and_aligned(open_page: OpenPage, live: Server) ->
     assert page.evaluate("window.pwned") is None
     assert page.locator("img[src=x]").count() == 0
     assert page.locator("a[href^='javascript']").count() == 0
-    traces = figures.data(page, "head_map")
-    (strip,) = [t for t in traces if "customdata" in t and "y" in t]
+    (strip,) = [t for t in figures.data(page, "head_map") if "customdata" in t and "y" in t]
     page.get_by_role("tab", name="Numbers").click()
+    page.get_by_role("radio", name="Tokens").or_(page.get_by_role("button", name="Tokens")).first.click()
+    expect(page.get_by_label("Tokens of").first).to_be_visible(timeout=15_000)
     settle(page)
-    assert len(strip["y"]) > 40
+    with page.expect_download() as started:
+        page.get_by_role("button", name="CSV", exact=True).click()
+    tokens = pd.read_csv(started.value.path(), keep_default_na=False)
+    assert len(tokens) == len(strip["y"]) > 40
+    assert {"onerror", "javascript"} <= set(tokens["token"])

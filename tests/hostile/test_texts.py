@@ -16,9 +16,18 @@ from precompute.registry import STUDIES
 from precompute.studies.attention_sinks import MAX_TOKENS
 from tests.hostile.texts import TEXTS
 
+pytest.importorskip("torch")
 pytestmark = pytest.mark.models
 STUDY = STUDIES["attention_sinks"]
 LENGTH = 48  # tokens traced here; what is cut is the same at 1,024
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    """Threads that wait for each other are slower than one where tests run side by side."""
+    import torch
+
+    torch.set_num_threads(1)
 
 
 def settings(subject: str, content: str, length: int = LENGTH) -> dict[str, object]:

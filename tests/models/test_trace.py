@@ -204,13 +204,18 @@ def test_tied_scores_are_uniform_attention() -> None:
         np.testing.assert_allclose(traced["effective_keys"], (length + 1) / 2, rtol=1e-5)
 
 
-def test_band_size_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, ids = oracle.tiny("llama"), ids_of(2, 50)
-    whole = collect(model, ids).attention
+@pytest.mark.parametrize("kind", CAUSAL)
+@pytest.mark.parametrize("padded", [False, True])
+def test_band_size_does_not_matter(kind: str, padded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, ids = oracle.tiny(kind), ids_of(2, 50)
+    mask = torch.ones_like(ids)
+    mask[1, 41:] = 0
+    given = mask if padded else None
+    whole = collect(model, ids, given).attention
     for rows, budget in ((1, 1), (7, 1), (7, 10_000), (50, 10**9)):
         monkeypatch.setattr(kernel, "_CPU_ROWS", rows)
         monkeypatch.setattr(kernel, "_CPU_BYTES", budget)
-        for name, value in collect(model, ids).attention.items():
+        for name, value in collect(model, ids, given).attention.items():
             np.testing.assert_allclose(value, whole[name], atol=LOOSE.get(name, 1e-5), err_msg=name)
 
 
@@ -327,7 +332,7 @@ print(peak() - before)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is in other units elsewhere")
 def test_memory_grows_with_the_length_not_its_square() -> None:
-    """12 heads at T = 2,000 are 192 MB a layer as maps; the tracer needs a band of 64 rows (6 MB)."""
+    """12 heads at T = 2,000 are 192 MB a layer as maps; the tracer needs two bands of 6 MB."""
     command = [sys.executable, "-c", _MEMORY, "llama", "bert", "mistral"]
     done = run(command, check=True, capture_output=True, text=True)
     assert float(done.stdout) < 60

@@ -25,6 +25,8 @@ from tests.screenshots.compare import AREA, Comparison, compare
 BASELINES = Path(__file__).resolve().parent / "baselines"
 OTHER_VERSION_AREA = 0.01
 MAX_HEIGHT = 6_000
+SIZES = [("light", 1280), ("dark", 1280), ("light", 390), ("dark", 390)]
+every_size = pytest.mark.parametrize(("scheme", "width"), SIZES, ids=[f"{s}-{w}" for s, w in SIZES])
 UPDATE = "run pytest with --update-screenshots and review the new pictures"
 
 

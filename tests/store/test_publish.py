@@ -149,9 +149,9 @@ def test_nowhere_to_write(tmp_path: Path) -> None:
     assert caught.value.kind == "store_unwritable"
 
 
-@pytest.mark.parametrize("replaces", [False, True])
-def test_a_full_disk_leaves_the_store_as_it_was(tmp_path: Path, replaces: bool) -> None:
-    """The kernel refuses to let any file of the child grow beyond 1.5 times the present store."""
+@pytest.mark.parametrize(("replaces", "share"), [(False, 1.5), (True, 1.5), (False, 0.01)])
+def test_a_full_disk_leaves_the_store_as_it_was(tmp_path: Path, replaces: bool, share: float) -> None:
+    """The kernel refuses to let any file of the child grow beyond that share of the present store."""
     path = make_store(tmp_path, range(2), count=500)
     before = path.read_bytes()
     number = 1 if replaces else 2
@@ -162,7 +162,7 @@ from pathlib import Path
 from data.errors import CloudChamberError
 from data.publish import publish, read_staged
 from tests.store.making import TABLES
-resource.setrlimit(resource.RLIMIT_FSIZE, ({len(before) * 3 // 2},) * 2)
+resource.setrlimit(resource.RLIMIT_FSIZE, ({int(len(before) * share)},) * 2)
 try:
     publish(Path({str(path)!r}), [read_staged(Path({str(staged.folder)!r}))], TABLES)
 except CloudChamberError as error:
@@ -172,7 +172,7 @@ except CloudChamberError as error:
     assert child.stdout.startswith("disk_full "), child.stdout + child.stderr
     assert "Free some space" in child.stdout
     assert path.read_bytes() == before
-    assert not list(tmp_path.glob("*.building*"))
+    assert sorted(os.listdir(tmp_path)) == ["more", "precompute.lock", "staging", "traces.duckdb"]
 
 
 def test_a_second_writer_is_refused_by_name_or_waits(tmp_path: Path) -> None:
@@ -230,10 +230,10 @@ def test_the_lock_is_reentrant_on_its_thread_only(tmp_path: Path) -> None:
 
 
 def publish_for_ever(path: Path, staging: Path, seed: int, started: Connection) -> None:
-    """Publish runs, new ones and replacements, until killed."""
+    """Publish runs, new ones and replacements, until killed; says so before each."""
     rng = random.Random(seed)
-    started.send(None)
     while True:
+        started.send(None)
         number = rng.randrange(8)
         staged = read_staged(staging / row(number).run_id)
         assert staged is not None
@@ -256,8 +256,9 @@ def test_kill_while_publishing(tmp_path: Path) -> None:
         receive, send = context.Pipe(duplex=False)
         child = context.Process(target=publish_for_ever, args=(path, tmp_path / "staging", seed, send))
         child.start()
-        receive.recv()
-        time.sleep(rng.uniform(0, 3) * once)
+        for _ in range(1 + seed % 2):  # every other one dies in its first publish
+            receive.recv()
+        time.sleep(rng.uniform(0, 1.5) * once)
         child.kill()
         child.join()
         leftovers += bool(list(tmp_path.glob("*.building*")))
@@ -272,3 +273,27 @@ def test_kill_while_publishing(tmp_path: Path) -> None:
     publish(path, [stage(tmp_path / "staging", 9)], TABLES)
     assert not list(tmp_path.glob("*.building*")), "the next writer clears what dead ones left"
     assert sorted(os.listdir(tmp_path)) == ["precompute.lock", "staging", "traces.duckdb"]
+
+
+def test_readers_in_another_process_never_see_a_publish_halfway(tmp_path: Path) -> None:
+    """While a process publishes without pause: every open, refresh and query sees whole generations."""
+    path = make_store(tmp_path, range(1), count=200)
+    for number in range(8):
+        stage(tmp_path / "staging", number, count=200)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.store.test_publish"])
+    receive, send = context.Pipe(duplex=False)
+    child = context.Process(target=publish_for_ever, args=(path, tmp_path / "staging", 0, send))
+    child.start()
+    generations, deadline = set(), time.monotonic() + 30
+    with open_store(path) as store:
+        while len(generations) < 6 and time.monotonic() < deadline:
+            store.refresh()
+            generations.add(store.generation)
+            frame = store.frame("SELECT run_id, count(*) AS n FROM items GROUP BY ALL")
+            assert set(frame["n"]) == {200}
+            assert set(frame["run_id"]) == set(store.runs()["run_id"])
+            assert set(counts(path).values()) == {200}, "a fresh connection"
+    child.kill()
+    child.join()
+    assert len(generations) >= 6

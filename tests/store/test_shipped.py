@@ -13,6 +13,7 @@ import pytest
 from data.errors import CloudChamberError
 from data.publish import export_published, import_published, publish
 from data.schema import Column
+from data.shipped import add_exported
 from data.store import open_store
 from tests.store.making import ITEMS, TABLES, items, make_store, row, stage
 
@@ -166,3 +167,32 @@ def test_shipped_files_are_plain_parquet(shipped: Path) -> None:
         table["value"].to_pylist()[:20]
         == items(int(table["run_id"][0].as_py() == row(1).run_id))["value"].to_pylist()
     )
+
+
+def test_another_export_is_added_beside_everything(tmp_path: Path, shipped: Path) -> None:
+    path = make_store(tmp_path / "home", [1, 5], count=30)
+    result = add_exported(shipped, path)
+    assert (result.changed, result.added, result.kept_local) == (True, 1, 1)
+    with open_store(path) as store:
+        rows = store.frame("SELECT run_id, count(*) AS n FROM items GROUP BY ALL").set_index("run_id")["n"]
+        assert store.meta.manifest is None
+        assert store.meta.imported == ()
+    assert dict(rows) == {row(0).run_id: 20, row(1).run_id: 30, row(5).run_id: 30}
+    assert not add_exported(shipped, path).changed
+    with pytest.raises(CloudChamberError) as caught:
+        add_exported(tmp_path / "nothing there", path)
+    assert caught.value.kind == "published_damaged"
+
+
+def test_tables_lie_in_the_order_of_their_runs(tmp_path: Path, shipped: Path) -> None:
+    """What makes a query for one run read few row groups, however the runs came in."""
+    path = make_store(tmp_path / "home", [9, 4, 7])
+    import_published(shipped, path)
+    publish(path, [stage(tmp_path / "staging", 4, count=25, seconds=8.0)], TABLES)
+    publish(path, [stage(tmp_path / "staging", n) for n in (11, 3)], TABLES)
+    with open_store(path) as store:
+        ids = store.frame("SELECT run_id, item FROM items ORDER BY rowid")
+        assert ids["run_id"].is_monotonic_increasing
+        assert all(part["item"].is_monotonic_increasing for _, part in ids.groupby("run_id"))
+        assert len(ids) == 6 * 20 + 25
+        assert store.runs()["run_id"].nunique() == 7

@@ -286,7 +286,8 @@ def test_a_store_without_a_column_asked_for_is_older(tmp_path: Path) -> None:
 def test_another_program_that_writes_is_named(tmp_path: Path) -> None:
     path = make_store(tmp_path, range(1))
     code = (
-        f"import duckdb, sys; c = duckdb.connect({str(path)!r}); print('open', flush=True); sys.stdin.read()"
+        f"import duckdb; c = duckdb.connect({str(path)!r}); c.execute('DELETE FROM items'); "
+        "print('open', flush=True); input()"
     )
     shell = subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -294,10 +295,16 @@ def test_another_program_that_writes_is_named(tmp_path: Path) -> None:
     assert shell.stdout is not None
     assert shell.stdout.readline() == "open\n"
     with pytest.raises(CloudChamberError) as caught:
+        publish(path, [stage(tmp_path / "staging", 1)], TABLES)
+    assert caught.value.kind == "store_locked"
+    with pytest.raises(CloudChamberError) as caught:
         open_store(path)
-    shell.communicate("\n")
+    log = path.with_name(path.name + ".wal")
+    shell.kill()
+    shell.communicate()
     assert caught.value.kind == "store_locked"
     assert f"PID {shell.pid}" in caught.value.message
+    assert log.exists(), "the log of a program that lives is not touched"
     open_store(path).close()
 
 
