@@ -140,6 +140,8 @@ def start_worker(threads: int) -> None:
     """First thing in a worker: few threads, deaf to Ctrl-C, and gone when its parent is."""
     for variable in _THREAD_VARIABLES:
         os.environ[variable] = str(threads)
+    # Threads that wait must sleep: spinning ones starve whatever else runs on the machine's cores.
+    os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     if parent is None:

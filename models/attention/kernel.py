@@ -21,8 +21,7 @@ from models.attention.visibility import Visibility
 _HIDDEN = -1e30  # score of an invisible key; finite, so that 0 * score stays 0
 _FLOOR = -1e29  # a row whose largest score is below this sees nothing at all
 # Bands of many heads and few rows: little is computed beyond the causal diagonal, and there are few
-# enough operations that threads seldom wait for each other. 64 rows are a little
-# faster on idle cores and much slower on busy ones.
+# enough operations that threads seldom wait for each other, which matters most on busy cores.
 _CPU_ROWS = 128
 _CPU_BYTES = 6_000_000
 _GPU_BYTES = 256_000_000

@@ -148,7 +148,8 @@ def massive_activations(store: Store) -> ClaimResult:
         "× the median",
         f"Layer {best['layer']:.0f}: the largest activation is {best['max_abs']:,.0f}, "
         f"{best['ratio']:,.0f} times the median, at the first token in "
-        f"{_percent(float(best['at_first']))} of chunks; {len(massive)} of {len(frame) - 1} layers meet the definition.",
+        f"{_percent(float(best['at_first']))} of chunks; {len(massive)} of {len(frame) - 1} "
+        f"layers meet the definition.",
         None,
         tuple(runs["run_id"]),
     )

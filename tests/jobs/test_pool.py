@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from app.jobs import JobPool, JobStatus
+from app.jobs import VISIT_BYTES, JobPool, JobStatus
 from app.jobs_model import MAX_CHARACTERS, clean_text
 from app.jobs_process import Limits
 from app.jobs_visits import Visit, VisitRoot, sweep
@@ -213,6 +213,15 @@ def test_one_visit_cannot_fill_the_queue(pool: JobPool, visit: Visit) -> None:
     jobs += [submit(pool, visit, f"text {n}") for n in range(8)]
     with pytest.raises(CloudChamberError, match="waiting already"):
         submit(pool, visit, "one more")
+
+
+def test_a_visit_has_so_much_space(pool: JobPool, visit: Visit) -> None:
+    wait(pool, submit(pool, visit, "small"))
+    with visit.store_path.open("r+b") as store:
+        store.truncate(VISIT_BYTES + 1)  # sparse: it takes no space on the disk
+    with pytest.raises(CloudChamberError, match="all that a visit may use"):
+        submit(pool, visit, "more")
+    assert submit(pool, visit, "small") != ""  # what is there stays
 
 
 def test_text_is_repaired_aloud() -> None:

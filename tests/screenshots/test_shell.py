@@ -1,6 +1,6 @@
 """Home and the reference pages, and every page without traces; light and dark, wide and narrow.
 
-Baselines are in baselines/; CONTRIBUTING says how to draw them anew.
+Baselines are in baselines/; `pytest --update-screenshots` draws them anew.
 """
 
 from __future__ import annotations

@@ -282,7 +282,7 @@ def test_readers_in_another_process_never_see_a_publish_halfway(tmp_path: Path) 
         stage(tmp_path / "staging", number, count=200)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.store.test_publish"])
-    receive, send = context.Pipe(duplex=False)
+    _receive, send = context.Pipe(duplex=False)
     child = context.Process(target=publish_for_ever, args=(path, tmp_path / "staging", 0, send))
     child.start()
     generations, deadline = set(), time.monotonic() + 30

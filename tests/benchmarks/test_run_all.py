@@ -1,0 +1,55 @@
+"""The runner of the benchmarks: what it finds, what it reads, what it writes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.benchmarks import run_all
+from tests.benchmarks.harness import environment, percentile, summary
+
+
+def test_every_benchmark_module_is_found_and_can_be_run() -> None:
+    names = run_all.benchmarks()
+    assert {"home_load", "visits"} <= set(names)
+    for name in names:
+        source = (run_all.FOLDER / f"{name}.py").read_text()
+        assert '__name__ == "__main__"' in source, f"{name} is no command; a helper's name starts with _"
+
+
+def test_the_last_object_counts() -> None:
+    text = 'loading {"not": "this"}\n{"first": 1}\nnoise\n{\n "ours": {"p50": 1.5},\n "holds": true\n}\n'
+    assert run_all.last_object(text) == {"ours": {"p50": 1.5}, "holds": True}
+    assert run_all.last_object("Traceback\n  boom\n") is None
+
+
+def test_the_table_says_what_holds_what_does_not_and_what_failed() -> None:
+    common = {"seconds": 3.2, "measured": "2026-01-02"}
+    text = run_all.table(
+        [
+            {"benchmark": "a", "what": "x | y", "ours": {"p95": 0.51234567}, "floor": 0.4, "ratio": 1.28,
+             "goal": "<= 1 s", "holds": True, "environment": {"cores": 2}, **common},
+            {"benchmark": "b", "ours": 2, "peer": 1, "ratio": 2.0, "goal": "<= 1.3", "holds": False, **common},
+            {"benchmark": "c", "error": "exit code 1: no browser", **common},
+        ]
+    )  # fmt: skip
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
+    assert "| x \\| y | p95 0.5123 | 0.4 | 1.28 | <= 1 s | yes |" in rows[1]
+    assert "`python -m tests.benchmarks.a --json` (3.2 s, 2026-01-02)" in rows[1]
+    assert "| 2 | 1 | 2 | <= 1.3 | **no** |" in rows[2]
+    assert "exit code 1: no browser" in rows[3]
+    assert "**no result**" in rows[3]
+    assert "- a: cores 2" in text
+
+
+def test_an_unknown_name_lists_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_all.main(["nonsense"]) == 2
+    assert "home_load" in capsys.readouterr().err
+
+
+def test_percentiles_are_measured_values() -> None:
+    values = [float(n) for n in range(1, 21)]
+    assert (percentile(values, 0.95), percentile(values, 0.5), percentile([3.0], 0.95)) == (19.0, 10.0, 3.0)
+    assert summary(values) == {"p50": 10.5, "p95": 19.0, "max": 20.0, "n": 20}
+    assert json.dumps(environment(chromium="156"))
