@@ -37,16 +37,16 @@ demo: setup
 	$(ensure) "models,cluster,test"
 	@$(venv) -m app.commands.browser
 
-# Lint and tests both run to their end, so that one run shows everything there is to mend.
-check = $(venv) -m ruff check . && $(venv) -m ruff format --check . && $(venv) -m mypy
+# Every check and every test runs to its end, so that one run shows all there is to mend.
+check = ok=0; for tool in "ruff check ." "ruff format --check ." mypy; do $(venv) -m $$tool || ok=1; done
 
 test: .test-setup
-	@lint=0; { $(check); } || { lint=$$?; echo "make lint fails: see above" >&2; }; \
-	OMP_NUM_THREADS=1 $(venv) -m pytest -n $(JOBS) --dist loadfile; tests=$$?; \
-	[ $$tests -ne 0 ] && exit $$tests; exit $$lint
+	@$(check); OMP_NUM_THREADS=1 $(venv) -m pytest -n $(JOBS) --dist loadfile; tests=$$?; \
+	[ $$ok -eq 0 ] || echo "make lint fails: see above" >&2; \
+	[ $$tests -eq 0 ] || exit $$tests; exit $$ok
 
 lint: .test-setup
-	@$(check)
+	@$(check); exit $$ok
 
 bench: .test-setup
 	@$(venv) -m tests.benchmarks.run_all

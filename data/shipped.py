@@ -227,15 +227,25 @@ def _pieces(name: str, rows: pa.Table, max_bytes: int) -> Iterator[tuple[bytes, 
 def _parquet(rows: pa.Table) -> bytes:
     sink = io.BytesIO()
     texts = [f.name for f in rows.schema if pa.types.is_string(f.type)]  # blobs are packed already
+    # Bytes of the same weight beside each other: a quarter less for floats.
+    floats = [path for f in rows.schema if (path := _float_path(f)) is not None]
     pq.write_table(
         rows.combine_chunks(),
         sink,
         compression="zstd",
         compression_level=_ZSTD_LEVEL,
         use_dictionary=texts,  # type: ignore[arg-type]  # the stub knows only bool
+        use_byte_stream_split=floats,  # type: ignore[arg-type]
         write_statistics=False,
     )
     return sink.getvalue()
+
+
+def _float_path(field: pa.Field[Any]) -> str | None:
+    """The Parquet path of a column of floats or of lists of them; None for other columns."""
+    if pa.types.is_list(field.type) and pa.types.is_floating(field.type.value_type):
+        return f"{field.name}.list.element"
+    return field.name if pa.types.is_floating(field.type) else None
 
 
 def _write_folder(

@@ -148,8 +148,12 @@ def test_its_subjects_can_be_installed(study: Study) -> None:
 
 @each_study
 def test_it_has_screenshots(study: Study) -> None:
-    pictures = list((ROOT / "tests" / "screenshots" / "baselines").glob(f"{study.slug}*.png"))
-    assert len(pictures) >= 2, "light and dark; pytest --update-screenshots draws them"
+    """As the page opens: light and dark, wide and narrow; named by the slug or its first word."""
+    folder = ROOT / "tests" / "screenshots" / "baselines"
+    names = (study.slug, study.slug.split("_")[0])
+    for view in ("light-1280", "dark-1280", "light-390", "dark-390"):
+        found = [name for name in names if (folder / f"{name}-default-{view}.png").is_file()]
+        assert found, f"no {study.slug}-default-{view}.png; pytest --update-screenshots draws it"
 
 
 @each_study

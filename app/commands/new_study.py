@@ -29,6 +29,7 @@ LAYERS = {
     "stills.py.txt": "app/figures/stills/$slug.py",
     "page.py.txt": "app/pages/$slug.py",
     "test.py.txt": "tests/studies/test_$slug.py",
+    "screenshots.py.txt": "tests/screenshots/test_$slug.py",
 }
 
 

@@ -48,7 +48,7 @@ def serve(
     subprocess.run([sys.executable, Path(__file__).with_name("announce.py"), *announce], check=True)
     # The server takes this process over: signals and the exit code are its own, nothing waits above it.
     os.chdir(ROOT)  # where Streamlit looks for .streamlit/config.toml
-    os.execve(sys.executable, command(host, port), {**os.environ, "CLOUDCHAMBER_HOME": str(state)})
+    os.execve(sys.executable, command(host, port), environment(state))
 
 
 def command(host: str, port: int) -> list[str]:
@@ -64,6 +64,15 @@ def command(host: str, port: int) -> list[str]:
     }
     flags = [word for name, value in options.items() for word in (f"--{name}", value)]
     return [sys.executable, "-m", "streamlit", "run", str(ROOT / "app" / "main.py"), *flags]
+
+
+def environment(state: Path) -> dict[str, str]:
+    """The server's environment.
+
+    Every visitor is a thread, and glibc gives each thread a heap that keeps what was freed: fifty
+    visits then add 10 % to the server's memory. With two heaps they add nothing.
+    """
+    return {"MALLOC_ARENA_MAX": "2", **os.environ, "CLOUDCHAMBER_HOME": str(state)}
 
 
 def prepare(state: Path) -> None:

@@ -18,6 +18,10 @@ _MARKS = (
 )
 
 
+WHATIF_TOP = 40
+_ROWS = 184  # px for the names of the variants
+
+
 def variant_name(variant: str, token: str) -> str:
     """What stands first in a variant, for an axis: "removed: the", "replaced: a newline"."""
     return f"{variant}: {plain(token)}" if variant in ("original", "removed") else variant
@@ -59,26 +63,38 @@ def whatif_dots(table: pd.DataFrame, eps: float, palette: Palette) -> Figure:
     layout(
         fig,
         palette,
-        96 + 40 * len(rows),
+        whatif_height(len(rows)),
         f"share of heads above ε = {eps:.2f}",
-        left=200,
+        left=_ROWS,
         x_grid=True,
-        top=40,
+        top=WHATIF_TOP,
     )
     fig.update_layout(
         xaxis={"range": [-0.02, 1.02], "tickformat": ".0%", "dtick": 0.25, "fixedrange": True},
-        yaxis={"autorange": "reversed", "fixedrange": True, "tickfont": {"color": palette.ink}},
+        yaxis={
+            "autorange": "reversed",
+            "fixedrange": True,
+            "tickfont": {"color": palette.ink},
+            "ticks": "outside",
+            "ticklen": 8,
+            "tickcolor": "rgba(0,0,0,0)",
+        },
     )
-    _mark_names(fig, palette, table)
+    marks = (
+        f'<span style="color:{palette.hot if main else palette.ink}">{sign}</span> {name}'
+        for (_, name, _, main), sign in zip(_MARKS, "●○◇", strict=True)
+    )
+    _key_above(fig, "sink   " + "   ".join(marks), left=_ROWS - 8)
     return Figure(fig, _whatif_alt(table, rows), whatif_reading(table))
 
 
-def _mark_names(fig: go.Figure, palette: Palette, table: pd.DataFrame) -> None:
-    """A key to the three marks in one line above the rows; their places may coincide, so not on them."""
-    words = "  ".join(
-        f'<span style="color:{palette.hot if main else palette.ink}">{sign}</span> sink {name}'
-        for (_, name, _, main), sign in zip(_MARKS, "●○◇", strict=True)
-    )
+def whatif_height(variants: int) -> int:
+    """Height of both figures in px: they stand side by side."""
+    return WHATIF_TOP + 56 + 40 * variants
+
+
+def _key_above(fig: go.Figure, words: str, left: int = 0) -> None:
+    """What the marks are, in one line above the plot that starts `left` px before it."""
     fig.add_annotation(
         text=words,
         x=0,
@@ -87,9 +103,10 @@ def _mark_names(fig: go.Figure, palette: Palette, table: pd.DataFrame) -> None:
         yref="paper",
         xanchor="left",
         yanchor="bottom",
+        xshift=-left,
         yshift=8,
         showarrow=False,
-        font={"size": TICK, "color": palette.ink},
+        font={"size": TICK},
     )
 
 
@@ -111,6 +128,12 @@ def whatif_reading(table: pd.DataFrame) -> str:
             "**the sink belongs to the position, not to the token.**"
         )
     name, away = markdown(str(worst["variant"]), 40), share(float(worst["elsewhere_rate"]))
+    if least >= 0.5 * before:
+        return (
+            f"{opening} The sink **mostly stays with the position**: at least {share(least)} of heads sink "
+            f"on "
+            f"whatever stands first, the fewest in {name}."
+        )
     return (
         f"{opening} In the variant {name} only **{share(least)}** sink on what stands first; {away} have "
         "their strongest sink elsewhere."
@@ -126,46 +149,46 @@ def _whatif_alt(table: pd.DataFrame, rows: list[str]) -> str:
 
 
 def whatif_layers(table: pd.DataFrame, palette: Palette) -> Figure:
-    """Mean importance of position 0 by layer, one line per variant. `table`: variant, layer, "
-    "first_importance."""
-    variants = sorted(table["variant"].unique(), key=lambda v: (v != "original", v != "removed", v))
-    colours = dict(zip(variants[1:], (palette.hot, *palette.categories), strict=False))
+    """Mean importance of position 0 by layer. `table` has variant, layer, first_importance.
+
+    The original is the reference, the variant with the lowest mean stands out, the others show how far
+    variants lie apart.
+    """
+    means = table.groupby("variant")["first_importance"].mean()
+    changed = means.drop(index="original", errors="ignore")
+    weakest = str(changed.index[int(np.argmin(changed.to_numpy()))]) if len(changed) else ""
+    styles = {
+        "original": (palette.reference, 2.0, "dash"),
+        weakest: (palette.hot, 2.5, "solid"),
+    }
     fig = go.Figure()
-    for variant in reversed(variants):
-        name = inert(plain(variant, 40))
+    for variant in sorted(means.index, key=lambda name: (name in styles, name == weakest)):
         line = table[table["variant"] == variant].sort_values("layer")
-        original = variant == "original"
+        name = inert(plain(variant, 40))
+        colour, width, dash = styles.get(variant, (palette.muted, 0.75, "solid"))
         fig.add_trace(
             go.Scatter(
                 x=line["layer"],
                 y=line["first_importance"],
                 mode="lines",
                 name=name,
-                line={
-                    "color": palette.reference if original else colours[variant],
-                    "width": 2,
-                    "dash": "dash" if original else "solid",
-                },
+                line={"color": colour, "width": width, "dash": dash},
                 hovertemplate=f"{name}<br>layer %{{x}}: <b>%{{y:.0%}}</b><extra></extra>",
             )
         )
-    layout(fig, palette, 320, "layer, from the input", "importance of position 0", top=56)
-    fig.update_layout(
-        yaxis={"range": [0, 1.02], "tickformat": ".0%", "dtick": 0.25},
-        showlegend=True,
-        legend={
-            "orientation": "h",
-            "x": 0,
-            "y": 1.02,
-            "yanchor": "bottom",
-            "traceorder": "reversed",
-            "font": {"size": TICK, "color": palette.ink},
-            "bgcolor": "rgba(0,0,0,0)",
-        },
+    height = whatif_height(len(means))
+    layout(fig, palette, height, "layer, from the input", "importance of position 0", top=WHATIF_TOP)
+    fig.update_layout(yaxis={"range": [0, 1.02], "tickformat": ".0%", "dtick": 0.25})
+    names = [
+        ("original, dashed", palette.muted),
+        (inert(plain(weakest, 40)), palette.hot),
+        ("the others", palette.muted),
+    ]
+    _key_above(
+        fig, "   ".join(f'<span style="color:{colour}">{name}</span>' for name, colour in names if name)
     )
-    means = table.groupby("variant")["first_importance"].mean()
     alt = "Mean importance of position 0 by layer and variant; over all layers: " + ", ".join(
-        f"{variant} {share(means[variant])}" for variant in variants
+        f"{variant} {share(float(value))}" for variant, value in means.items()
     )
     return Figure(fig, alt + ".", "")
 
@@ -173,31 +196,22 @@ def whatif_layers(table: pd.DataFrame, palette: Palette) -> Figure:
 def streaming_curves(table: pd.DataFrame, palette: Palette) -> Figure:
     """Perplexity against stream position, both on log axes, one line per cache policy.
 
-    `table` has policy, kept, cache, start, stop, position, perplexity, low, high and streams. The
-    band is from the smallest to the largest stream.
+    `table` has policy, kept, cache, start, stop, position, perplexity, low, high and streams. Bands
+    run from the smallest to the largest stream, of the two lines that lie apart.
     """
     cache = int(table["cache"].max())
     fig = go.Figure()
     ends = []
     for label, colour, dash, line in _policies(table, palette):
-        for column, fill in (("low", None), ("high", "tonexty")):
-            fig.add_trace(
-                go.Scatter(
-                    x=line["position"],
-                    y=line[column],
-                    mode="lines",
-                    line={"width": 0},
-                    fill=fill,
-                    fillcolor=faint(colour, 0.16),
-                    hoverinfo="skip",
-                )
-            )
+        banded = label in ("none kept", "full cache")
+        for column, fill in (("low", None), ("high", "tonexty")) if banded else ():
+            _band(fig, line, column, fill, colour)
         fig.add_trace(
             go.Scatter(
                 x=line["position"],
                 y=line["perplexity"],
                 mode="lines",
-                line={"color": colour, "width": 2.5 if dash == "solid" else 2, "dash": dash},
+                line={"color": colour, "width": 2.5 if label == "none kept" else 1.5, "dash": dash},
                 customdata=[
                     [f"{start:,}–{stop - 1:,}", quantity(value)]
                     for start, stop, value in zip(
@@ -223,6 +237,20 @@ def streaming_curves(table: pd.DataFrame, palette: Palette) -> Figure:
     _streaming_axes(fig, palette, table, cache)
     _end_labels(fig, palette, table, ends)
     return Figure(fig, _streaming_alt(table, cache), streaming_reading(table, cache))
+
+
+def _band(fig: go.Figure, line: pd.DataFrame, column: str, fill: str | None, colour: str) -> None:
+    fig.add_trace(
+        go.Scatter(
+            x=line["position"],
+            y=line[column],
+            mode="lines",
+            line={"width": 0},
+            fill=fill,
+            fillcolor=faint(colour, 0.14),
+            hoverinfo="skip",
+        )
+    )
 
 
 def _policies(table: pd.DataFrame, palette: Palette) -> list[tuple[str, str, str, pd.DataFrame]]:
@@ -254,6 +282,17 @@ def _streaming_axes(fig: go.Figure, palette: Palette, table: pd.DataFrame, cache
     # Shapes take data values on a log axis, annotations their logarithms.
     fig.add_shape(
         type="line", x0=cache, x1=cache, y0=0, y1=1, yref="paper", line={"color": palette.ink, "width": 1}
+    )
+    fig.add_annotation(
+        text=f"bands: lowest to highest of {int(table['streams'].max())} streams",
+        x=1,
+        xref="paper",
+        y=1,
+        yref="paper",
+        yanchor="bottom",
+        xanchor="right",
+        showarrow=False,
+        font={"size": TICK, "color": palette.muted},
     )
     fig.add_annotation(
         text=f"cache full: {cache} keys",

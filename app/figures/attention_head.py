@@ -2,12 +2,12 @@
 
 The map is two PNG images on top of each other: the one that is seen, and an invisible one whose
 colours are numbers. Plotly hands a pixel's red and green to the hover label, so that 4 million
-weights need no list of numbers: red is the weight in whole per cent, green its tenths. Tokens come
-from the axes' tick texts, positions from the pixel's own row and column.
+weights need no list of numbers: red is the weight in whole per cent, green its tenths.
 """
 
 from __future__ import annotations
 
+import html
 import struct
 import zlib
 from typing import Any
@@ -19,13 +19,14 @@ import plotly.graph_objects as go
 from app.figures import tokens as words
 from app.figures.assemble import assemble, flat_legend, note
 from app.figures.attention_sinks import percent_strip
-from app.figures.base import Figure, listed, matrix_png, max_pool, quantity, share
+from app.figures.base import Figure, listed, matrix_png, quantity, share
 from app.figures.raster import MAX_PIXELS, data_uri
 from app.theme import MONO, SMALLEST, Palette
 from models.attention.metrics import MIN_QUERIES, seen_by
 
 TOP, GAP, STRIP = 40, 24, 88  # px, as in attention_sinks: the two figures stand level
-LEFT, RIGHT, BOTTOM = 88, 16, 88
+LEFT, RIGHT = 88, 16
+LETTER = 6.7  # px of a character of the tokens' face at 11 px
 SCALE = (0.0, 0.04, 0.25, 1.0)  # weights written on the legend; even steps of the square root
 
 
@@ -48,19 +49,19 @@ def head_view(
     """
     causal = is_causal(weights)
     factor = max(1, -(-max(weights.shape) // MAX_PIXELS))
-    shown = max_pool(weights, factor) if factor > 1 else weights
+    shown = pooled(weights, factor)
     seen = np.where(np.tri(*shown.shape) > 0, shown, np.nan) if causal else shown
     labels = words.axis_labels(tokens, factor)
     curve = importance.sort_values("position").head(len(tokens)).reset_index(drop=True)
     curve["here"] = weights.sum(axis=0) / seen_by(weights.shape[0], causal)
     traces = [
         _image(matrix_png(np.sqrt(seen), palette, 0.0, 1.0).uri, hoverinfo="skip"),
-        _image(weight_png(shown), opacity=0, hovertemplate=_hover(len(labels), factor)),
+        *_hover_layers(shown, labels, factor),
         _legend(palette),
-        *_importance(_blocks(curve, factor), palette, few=len(labels) <= words.FEW),
+        *_importance(_blocks(curve, factor), labels, palette),
         *_holders(labels),
     ]
-    axes = _axes(palette, labels, height)
+    axes = _axes(palette, labels, height, f"layer {place[0]}, head {place[1]}")
     unsure = len(weights) - MIN_QUERIES + 1 if causal else None
     fig = _put_together(traces, palette, height, axes, eps, curve, unsure_from=unsure, factor=factor)
     reading = head_reading(curve, tokens, place, eps, causal)
@@ -76,13 +77,13 @@ def importance_view(
     labels = words.axis_labels(tokens)
     curve = importance.sort_values("position").head(len(tokens)).reset_index(drop=True)
     curve["here"] = curve["importance"]
-    height = TOP + 240 + BOTTOM
-    axes = _axes(palette, labels, height)
+    height = TOP + 240 + _bottom(labels)
+    axes = _axes(palette, labels, height, f"layer {place[0]}, head {place[1]}")
     for name in ("yaxis", "yaxis3"):
         axes[name] |= {"visible": False, "domain": [0.99, 1]}
     for name in ("yaxis2", "yaxis4"):
         axes[name] |= {"domain": [0, 0.98]}
-    traces = [*_importance(curve, palette, few=len(labels) <= words.FEW), *_holders(labels)]
+    traces = [*_importance(curve, labels, palette), *_holders(labels)]
     fig = _put_together(traces, palette, height, axes, eps, curve)
     alt = (
         f"Importance of every key position of layer {place[0]}, head {place[1]}, against a threshold of "
@@ -104,7 +105,7 @@ def _put_together(
     factor: int = 1,
 ) -> go.Figure:
     """The figure with its threshold line, what the strip shows, and its unsure end made faint."""
-    chunks = int(curve["samples"].max())
+    chunks, bottom = int(curve["samples"].max()), _bottom(axes["xaxis3"]["categoryarray"])
     line = {"color": palette.muted, "width": 1, "dash": "dash"}
     shapes = [
         {"type": "line", "x0": 0, "x1": 1, "xref": "paper", "y0": eps, "y1": eps, "yref": "y2", "line": line}
@@ -118,6 +119,16 @@ def _put_together(
     strip = {"xref": "paper", "yref": "y2", "yanchor": "bottom"}
     title = "importance of each key" + (f"; band: {chunks} chunks" if chunks > 1 else "")
     notes = [
+        note(
+            "key: the token looked at",
+            palette.muted,
+            xref="paper",
+            yref="paper",
+            x=0.5,
+            y=0,
+            yanchor="bottom",
+            yshift=-bottom,
+        ),
         note(title, palette.muted, **strip, x=0, xanchor="left", y=1.02, yshift=2),
         note(
             f"ε = {eps:.2f}",
@@ -130,17 +141,37 @@ def _put_together(
     ]
     more = {
         "dragmode": "zoom",
+        "hovermode": "x unified",
         "hoverlabel": {"font": {"family": MONO}},
         **axes,
         "shapes": shapes,
         "annotations": notes,
     }
-    return assemble(traces, palette, height, (LEFT, RIGHT, TOP, BOTTOM), more)
+    return assemble(traces, palette, height, (LEFT, RIGHT, TOP, bottom), more)
+
+
+def pooled(weights: np.ndarray, factor: int) -> np.ndarray:
+    """The largest weight of every `factor` x `factor` block; (R, C) -> (ceil(R / factor), ceil(C / factor)).
+
+    For weights, which are numbers and not negative; one pass per place in a block, ten times as fast
+    as reshaping.
+    """
+    if factor == 1:
+        return weights
+    padding = [(0, -size % factor) for size in weights.shape]
+    whole = np.pad(weights, padding) if any(after for _, after in padding) else weights
+    found = whole[::factor, ::factor].copy()
+    for row, column in np.ndindex(factor, factor):
+        np.maximum(found, whole[row::factor, column::factor], out=found)
+    return found
 
 
 def is_causal(weights: np.ndarray) -> bool:
     """Whether no query looks at a later key."""
-    return weights.shape[0] > 1 and not np.triu(weights, 1).any()
+    size = weights.shape[0]
+    if size < 2 or weights[0, 1:].any():  # the first query tells already
+        return False
+    return not np.triu(weights, 1).any()
 
 
 def weight_png(weights: np.ndarray) -> str:
@@ -167,17 +198,43 @@ def weight_png(weights: np.ndarray) -> str:
     )
 
 
+def _bottom(labels: list[str]) -> int:
+    """Room for the longest token below the strip, upright, and for the axis title below it; px."""
+    longest = max(len(html.unescape(label).rstrip("\u200b")) for label in labels)
+    return 8 * round((30 + LETTER * min(max(longest, 3), 13)) / 8)
+
+
 def _image(uri: str, **settings: object) -> dict[str, Any]:
     return {"type": "image", "source": uri, "x0": 0, "dx": 1, "y0": 0, "dy": 1, **settings}
 
 
-def _hover(labels: int, factor: int) -> str:
-    """Query, key and weight of a pixel. Labels of long texts carry their position already."""
-    row, column = ("%{pointNumber[0]} ", "%{pointNumber[1]} ") if labels <= words.FEW else ("", "")
+def _hover_layers(weights: np.ndarray, labels: list[str], factor: int) -> list[dict[str, Any]]:
+    """What the pointer meets on the map, three invisible layers and a line of the label from each.
+
+    The weight comes from the picture of numbers; query and key from heat maps of a single column and
+    a single row that cover the map, since an image knows nothing but its pixel's place.
+    """
+    size = len(labels)
     weight = "weight" if factor == 1 else f"largest of {factor} × {factor}"
-    return (
-        f"query {row}%{{y}}<br>key   {column}%{{x}}<br>{weight} <b>%{{z[0]}}.%{{z[1]}} %</b><extra></extra>"
+    numbers = _image(
+        weight_png(weights), opacity=0, hovertemplate=f"{weight} <b>%{{z[0]}}.%{{z[1]}} %</b><extra></extra>"
     )
+    edges, middles = [-0.5, size - 0.5], np.arange(size)
+    names = np.array(_numbered(labels))
+    common = {"type": "heatmap", "opacity": 0, "showscale": False, "zsmooth": "fast"}
+    query = {**common, "x": edges, "y": middles, "z": np.zeros((size, 1), np.uint8), "text": names[:, None]}
+    key = {**common, "x": middles, "y": edges, "z": np.zeros((1, size), np.uint8), "text": names[None, :]}
+    # The first layer decides at which key the label is made, and it must be the one with the right middle.
+    return [
+        numbers,
+        key | {"hovertemplate": "key %{text}<extra></extra>"},
+        query | {"hovertemplate": "query %{text}<extra></extra>"},
+    ]
+
+
+def _numbered(labels: list[str]) -> list[str]:
+    """Labels with their position; those of long texts carry it already."""
+    return [f"{i} {label}" for i, label in enumerate(labels)] if len(labels) <= words.FEW else labels
 
 
 def _legend(palette: Palette) -> dict[str, Any]:
@@ -209,7 +266,7 @@ def _blocks(curve: pd.DataFrame, factor: int) -> pd.DataFrame:
     return grouped[["here", "low", "high", "samples"]].max().reset_index()
 
 
-def _importance(curve: pd.DataFrame, palette: Palette, *, few: bool) -> list[dict[str, Any]]:
+def _importance(curve: pd.DataFrame, labels: list[str], palette: Palette) -> list[dict[str, Any]]:
     """Steps on the columns of the map, and behind them the band over chunks."""
     steps = {"type": "scatter", "mode": "lines", "x0": 0, "dx": 1, "yaxis": "y2"}
     many = bool(curve["samples"].max() > 1)
@@ -226,7 +283,6 @@ def _importance(curve: pd.DataFrame, palette: Palette, *, few: bool) -> list[dic
         if many
     ]
     spread = "<br>in 8 of 10 chunks %{customdata[0]:.1%} to %{customdata[1]:.1%}" if many else ""
-    number = "%{pointNumber} " if few else ""
     line = {
         **steps,
         "y": curve["here"].to_numpy(dtype=np.float32),
@@ -234,28 +290,24 @@ def _importance(curve: pd.DataFrame, palette: Palette, *, few: bool) -> list[dic
         "fill": "tozeroy",
         "fillcolor": palette.hot,
         "customdata": curve[["low", "high"]].to_numpy(dtype=np.float32),
-        "hovertemplate": f"key {number}%{{x}}<br>importance <b>%{{y:.1%}}</b>{spread}<extra></extra>",
+        "text": np.array(_numbered(labels)),
+        "hovertemplate": f"key %{{text}}<br>importance <b>%{{y:.1%}}</b>{spread}<extra></extra>",
     }
     return [*band, line]
 
 
-def _axes(palette: Palette, labels: list[str], height: int) -> dict[str, dict[str, Any]]:
+def _axes(palette: Palette, labels: list[str], height: int, title: str) -> dict[str, dict[str, Any]]:
     """Positions on the axes of the map, tokens on axes that lie over them.
 
     Plotly takes an image as it is only on linear axes; on category axes it paints it cell by cell,
-    which takes seconds. So the image lies on positions (x, y), whose tick texts serve the hover labels
-    alone, and the tokens stand on category axes (x3, y3) of the same extent, which Plotly thins to what
-    fits and fills in again on zoom. x3 and y4 keep them together when the strip is zoomed.
+    which takes seconds. So the image lies on positions (x, y), and the tokens stand on category axes
+    (x3, y3) of the same extent, which Plotly thins to what fits and fills in again on zoom. x3 and y4
+    keep them together when the strip is zoomed. `title` heads the hover label.
     """
-    plot = height - TOP - BOTTOM
+    plot = height - TOP - _bottom(labels)
     few = len(labels) <= words.FEW
     extent = [-0.5, len(labels) - 0.5]
-    hidden = {
-        "showticklabels": False,
-        "tickmode": "array",
-        "tickvals": np.arange(len(labels)),
-        "ticktext": labels,
-    }
+    hidden = {"showticklabels": False, "showspikes": False}
     tokens = {
         "type": "category",
         "categoryorder": "array",
@@ -265,7 +317,7 @@ def _axes(palette: Palette, labels: list[str], height: int) -> dict[str, dict[st
     }
     strip = percent_strip(palette, STRIP / plot)
     return {
-        "xaxis": hidden | {"range": extent, "anchor": "y2"},
+        "xaxis": hidden | {"range": extent, "anchor": "y2", "unifiedhovertitle": {"text": title}},
         "yaxis": hidden | {"range": extent[::-1], "domain": [(STRIP + GAP) / plot, 1], "scaleanchor": False},
         "yaxis2": strip,
         "xaxis3": tokens
@@ -275,7 +327,6 @@ def _axes(palette: Palette, labels: list[str], height: int) -> dict[str, dict[st
             "side": "bottom",
             "range": extent,
             "tickangle": -90,
-            "title": {"text": "key: the token looked at", "standoff": 4},
         },
         "yaxis3": tokens
         | {

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 FEW = 96  # up to here tokens alone label an axis; above, their position stands before them
-LONGEST = 12  # characters of a token on an axis
+LONGEST = 11  # characters of a token on an axis
 SHORT = 8  # and of one that has its position before it
 _ISOLATE, _POP = "\N{FIRST STRONG ISOLATE}", "\N{POP DIRECTIONAL ISOLATE}"
 _ZERO_WIDTH = "\N{ZERO WIDTH SPACE}"
@@ -64,9 +64,10 @@ def axis_labels(tokens: Sequence[str], factor: int = 1) -> list[str]:
     Up to `FEW` labels are the tokens themselves: a repeated one gets invisible zero-width marks, so
     that Plotly does not take two positions for one category. Longer texts number their positions.
     """
-    shown = [inert(plain(token)) for token in tokens[::factor]]
-    if len(shown) > FEW:
-        return [f"{i * factor} {inert(plain(token, SHORT))}" for i, token in enumerate(tokens[::factor])]
+    first = tokens[::factor]
+    if len(first) > FEW:
+        return [f"{i * factor} {inert(plain(token, SHORT))}" for i, token in enumerate(first)]
+    shown = [inert(plain(token)) for token in first]
     seen: Counter[str] = Counter()
     labels = []
     for text in shown:

@@ -12,8 +12,8 @@ from app.figures import attention_head, attention_sinks
 from app.figures.assemble import CellFrame
 from app.figures.attention_metrics import Metric
 from app.figures.base import Figure
-from app.theme import current_palette
-from app.views.attention_runs import Run, default_head
+from app.theme import current_mode, current_palette
+from app.views.attention_runs import Run, default_head, heads_figure
 from app.widgets import controls
 from app.widgets.figure import draw
 
@@ -29,8 +29,10 @@ def place() -> tuple[int, int] | None:
 
 
 def follow() -> None:
-    """Called when the head changed: only what shows it runs again, never the whole page."""
-    st.rerun([KEY, VIEWS] if st.session_state.get(TABS) in FOLLOW_HEAD else KEY)
+    """Called when the head changed. The main figure's own fragment runs by itself; a tab that shows the
+    head runs with it, and never the whole page."""
+    if st.session_state.get(TABS) in FOLLOW_HEAD:
+        st.rerun([KEY, VIEWS])
 
 
 def clicked(chart: str) -> None:
@@ -67,14 +69,13 @@ def draw_cells(figure: Figure, key: str, frame: CellFrame | None, *, clicks: boo
 @st.fragment(key=KEY)
 def explorer(run: Run, metric: Metric, eps: float) -> None:
     """Left: all heads, the controls of the chosen one, the reading. Right: the chosen head."""
-    palette = current_palette()
     heads, layers = run.heads(eps), run.by_layer(eps)
     left, right = st.columns([0.45, 0.55], gap="medium")
     with left:
         st.markdown(f"**Every head** of {run.model}: {metric.title.lower()}")
         figure = st.container()
         layer, head = _head_controls(heads)
-        drawn = attention_sinks.heads_map(heads, layers, metric, eps, palette)
+        drawn = run.read(heads_figure, run.id, metric.slug, eps, current_mode())
         with figure:
             draw_cells(drawn, "heads", attention_sinks.cell_frame(heads, (layer, head)))
         st.markdown(attention_sinks.sink_reading(layers, len(heads), run.samples, eps))

@@ -11,6 +11,10 @@ import pandas as pd
 
 from app import jobs
 from app.figures.attention_head import is_causal
+from app.figures.attention_metrics import METRICS
+from app.figures.attention_sinks import heads_map
+from app.figures.base import Figure
+from app.theme import Mode, palette
 from app.widgets.store import cached_on
 from data.records import attention_sinks_queries as queries
 from data.sources.texts import TEXTS
@@ -89,9 +93,7 @@ class Run:
 
     def heads(self, eps: float) -> pd.DataFrame:
         """Every head's scalars with its sink rate at `eps`."""
-        return self.read(queries.heads, self.id).merge(
-            self.read(queries.sink_rates, self.id, eps), on=["layer", "head"], how="left"
-        )
+        return self.read(_heads, self.id, eps)
 
     def by_layer(self, eps: float) -> pd.DataFrame:
         """Sink rate by layer."""
@@ -132,6 +134,17 @@ class Run:
     def record(self) -> Mapping[str, Any]:
         """The run's row of `runs`: configuration, versions, device, time."""
         return {str(name): value for name, value in self.read(_record, self.id).iloc[0].items()}
+
+
+def _heads(store: Store, run_id: str, eps: float) -> pd.DataFrame:
+    rates = queries.sink_rates(store, run_id, eps)
+    return queries.heads(store, run_id).merge(rates, on=["layer", "head"], how="left")
+
+
+def heads_figure(store: Store, run_id: str, metric: str, eps: float, mode: Mode) -> Figure:
+    """The map of heads of a run. It stays the same from click to click, so pages keep it."""
+    by_layer = queries.sinks_by_layer(store, run_id, eps)
+    return heads_map(_heads(store, run_id, eps), by_layer, METRICS[metric], eps, palette(mode))
 
 
 def _causal(store: Store, run_id: str) -> bool | None:

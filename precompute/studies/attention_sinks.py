@@ -154,10 +154,7 @@ def plan(profile: Profile) -> list[AttentionConfig]:
     runs.append(stream)
     if profile is Profile.laptop:
         return runs
-    runs += [
-        AttentionConfig(subject=subject, text="prose", length=512, samples=1, codec="log6")
-        for subject in (SMOLLM2, MINILM)
-    ]
+    runs.append(AttentionConfig(subject=SMOLLM2, text="prose", length=512, samples=1, codec="log6"))
     runs.append(AttentionConfig(subject=SMOLLM2, text="code", task="intervene", maps=False))
     runs += [
         stream.model_copy(update={"text": text, "length": 4_096, "samples": 4}) for text in ("kjv", "prose")

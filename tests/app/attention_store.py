@@ -18,6 +18,7 @@ from tests.app.small_store import stage
 SMOLLM2, MINILM = "smollm2-135m-instruct", "all-minilm-l6-v2"
 LAYER_COUNT, HEAD_COUNT = 5, 3
 SINK = ((0.05, 0.05, 0.05), (0.6, 0.5, 0.4), (0.05, 0.05, 0.05), (0.9, 0.8, 0.7), (0.95, 0.2, 0.5))
+SPREAD = 1.4  # of a drawn map's logits; its picture then takes as many bytes as one of SmolLM2's
 WORDS = (" In", " the", " beginning", "<b>", "\n", "שלום", "\u200b", ".")
 
 
@@ -26,7 +27,7 @@ def map_of(length: int, sink: float, *, causal: bool = True, seed: int | None = 
     if seed is None:
         rest = np.ones((length, length))
     else:
-        rest = np.exp(np.random.default_rng(seed).gumbel(size=(length, length)))
+        rest = np.exp(SPREAD * np.random.default_rng(seed).gumbel(size=(length, length)))
     if causal:
         rest = np.tril(rest)
     weights = (1 - sink) * rest / rest.sum(axis=1, keepdims=True)

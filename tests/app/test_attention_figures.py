@@ -82,6 +82,11 @@ def strip(figure: Any) -> list[Any]:
     return [trace for trace in figure.fig.data if trace.yaxis == "y2"]
 
 
+def numbers(figure: Any) -> Any:
+    """The invisible picture of a head's map whose colours are numbers."""
+    return [trace for trace in figure.fig.data if trace.type == "image"][1]
+
+
 def notes(figure: Any) -> list[str]:
     return [words(a.text) for a in figure.fig.layout.annotations]
 
@@ -101,7 +106,7 @@ def notes(figure: Any) -> list[str]:
         ("\ud800", "\\ud800"),
         ("\u0301", "\N{DOTTED CIRCLE}\u0301"),
         ("🙂", "🙂"),
-        ("antidisestablishment", "antidisesta…"),
+        ("antidisestablishment", "antidisest…"),
         ("", "␣"),
     ],
 )
@@ -255,17 +260,19 @@ def test_head_view_colours_by_the_square_root_and_leaves_the_future_out(palette)
     assert picture[0, 0].tolist() == [*table[254], 255]
     assert picture[1, 0].tolist() == [*table[127], 255]  # the square root of 25 % is half of the scale
     assert picture[0, 1, 3] == 0, "a causal model cannot see it, so there is no cell"
-    assert pixels(figure.fig.data[1].source)[2, 1, :2].tolist() == [32, 0]
-    assert figure.fig.data[1].opacity == 0
+    assert pixels(numbers(figure).source)[2, 1, :2].tolist() == [32, 0]
+    assert numbers(figure).opacity == 0
     assert list(figure.fig.layout.xaxis3.categoryarray) == ["a", "b", "c"]
-    assert figure.fig.layout.xaxis3.title.text == "key: the token looked at"
+    assert "key: the token looked at" in notes(figure)
     assert figure.fig.layout.yaxis3.title.text == "query: the token that looks"
     line = strip(figure)[-1]
     assert np.allclose(line.y, [1.29 / 3, 1.07 / 2, 0.64])
     assert line.xaxis is None, "columns of the map and the curve share their axis"
     layout = figure.fig.layout
     assert layout.xaxis.type is None, "linear: Plotly takes the images as they are"
-    assert list(layout.xaxis.ticktext) == ["a", "b", "c"], "for the hover labels"
+    key, query = (t for t in figure.fig.data if t.type == "heatmap")
+    assert query.text.tolist() == [["0 a"], ["1 b"], ["2 c"]], "a row of the hover label each"
+    assert key.text.tolist() == [["0 a", "1 b", "2 c"]]
     assert (layout.xaxis.range, layout.yaxis.range) == (layout.xaxis3.range, layout.yaxis3.range)
     assert "ε = 0.30" in notes(figure)
     assert words(figure.alt) == (
@@ -287,11 +294,11 @@ def test_above_1024_tokens_a_pixel_is_the_largest_of_a_block_and_says_so() -> No
     weights = sinking_map(1_100)
     weights[999, 500] = 0.5
     figure = head.head_view(weights, [" w"] * 1_100, curve_of(weights), (0, 0), 0.3, LIGHT)
-    coded = pixels(figure.fig.data[1].source)
+    coded = pixels(numbers(figure).source)
     assert coded.shape[:2] == (550, 550)
     assert coded[499, 250, :2].tolist() == [50, 0]
     assert figure.fig.layout.xaxis3.categoryarray[250] == "500 w"
-    assert "largest of 2 × 2" in figure.fig.data[1].hovertemplate
+    assert "largest of 2 × 2" in numbers(figure).hovertemplate
     assert figure.reading.endswith("Each pixel is the largest of 2 × 2 weights.")
 
 

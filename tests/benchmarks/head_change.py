@@ -2,7 +2,7 @@
 
 `python -m tests.benchmarks.head_change --json`. Both are measured in the browser, from the mouse
 button going down to the frame after the map's image was replaced and decoded, in turn, on the same
-maps: random, with a sink and a local band, which compress worse than real ones. The page's click
+maps: drawn at random, with a sink, as large on the wire as SmolLM2's own. The page's click
 also moves the frame on the map of heads and recomputes importance, reading and hover weights. That
 nothing but the fragment ran is read from the messages of the server.
 """

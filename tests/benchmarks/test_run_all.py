@@ -28,12 +28,29 @@ def test_the_table_says_what_holds_what_does_not_and_what_failed() -> None:
     common = {"seconds": 3.2, "measured": "2026-01-02"}
     text = run_all.table(
         [
-            {"benchmark": "a", "what": "x | y", "ours": {"p95": 0.51234567}, "floor": 0.4, "ratio": 1.28,
-             "goal": "<= 1 s", "holds": True, "environment": {"cores": 2}, **common},
-            {"benchmark": "b", "ours": 2, "peer": 1, "ratio": 2.0, "goal": "<= 1.3", "holds": False, **common},
+            {
+                "benchmark": "a",
+                "what": "x | y",
+                "ours": {"p95": 0.51234567},
+                "floor": 0.4,
+                "ratio": 1.28,
+                "goal": "<= 1 s",
+                "holds": True,
+                "environment": {"cores": 2},
+                **common,
+            },
+            {
+                "benchmark": "b",
+                "ours": 2,
+                "peer": 1,
+                "ratio": 2.0,
+                "goal": "<= 1.3",
+                "holds": False,
+                **common,
+            },
             {"benchmark": "c", "error": "exit code 1: no browser", **common},
         ]
-    )  # fmt: skip
+    )
     rows = [line for line in text.splitlines() if line.startswith("| ")]
     assert "| x \\| y | p95 0.5123 | 0.4 | 1.28 | <= 1 s | yes |" in rows[1]
     assert "`python -m tests.benchmarks.a --json` (3.2 s, 2026-01-02)" in rows[1]

@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from app.commands.serve import ROOT, command, environment
+
+APP = ROOT / "app" / "main.py"
 
 
 class Server:
-    """`streamlit run SCRIPT` on the loopback interface, with its own home folder.
+    """The app as `cloudchamber serve` starts it, on the loopback interface, with its own home folder.
 
     `home` becomes CLOUDCHAMBER_HOME and holds the server's log. `options` are Streamlit options
     ("server.disconnectedSessionTTL"). The constructor returns when the app answers.
@@ -24,39 +25,25 @@ class Server:
     def __init__(
         self,
         home: Path,
-        script: Path = ROOT / "app" / "main.py",
+        script: Path = APP,
         options: dict[str, str] | None = None,
-        environment: dict[str, str] | None = None,
     ) -> None:
         self.home = home
         self.log = home / "server.log"
         port = _free_port()
         self.url = f"http://127.0.0.1:{port}"
-        settings = {
-            "server.headless": "true",
-            "server.address": "127.0.0.1",
-            "server.port": str(port),
-            "server.fileWatcherType": "none",
-            "browser.gatherUsageStats": "false",
-            **(options or {}),
-        }
         temporary = home / "tmp"  # so that a test can see what visits leave behind
         temporary.mkdir(parents=True, exist_ok=True)
+        launch = command("127.0.0.1", port)
+        launch[launch.index(str(APP))] = str(script)
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "streamlit", "run", str(script)]
-                + [f"--{key}={value}" for key, value in settings.items()],
+                launch + [f"--{key}={value}" for key, value in (options or {}).items()],
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={
-                    **os.environ,
-                    "CLOUDCHAMBER_HOME": str(home),
-                    "TMPDIR": str(temporary),
-                    "TZ": "UTC",
-                    **(environment or {}),
-                },
+                env={**environment(home), "TMPDIR": str(temporary), "TZ": "UTC"},
             )
         self._wait()
 

@@ -75,7 +75,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for folder in ("app", "models", "precompute", "data"):
         skipped = shutil.ignore_patterns("__pycache__", "published", "fonts")
         shutil.copytree(ROOT / folder, root / folder, ignore=skipped)
-    (root / "tests" / "studies").mkdir(parents=True)
+    (root / "tests").mkdir()
     for file in ("pyproject.toml", "README.md", "requirements-models.txt", "tests/test_registry.py"):
         shutil.copy(ROOT / file, root / file)
     done = run(root, "-m", "app.cli", "new-study", SLUG)
@@ -94,7 +94,18 @@ def run(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def outcomes(root: Path) -> dict[str, str]:
     """Test -> passed or failed, of the tests of the new study."""
-    done = run(root, "-m", "pytest", "tests", "-k", SLUG, "-rA", "-p", "no:cacheprovider")
+    done = run(
+        root,
+        "-m",
+        "pytest",
+        "tests",
+        "-k",
+        SLUG,
+        "--ignore=tests/screenshots",
+        "-rA",
+        "-p",
+        "no:cacheprovider",
+    )
     return {
         name: word.lower() for word, name in re.findall(r"^(PASSED|FAILED) \S*::(\w+)", done.stdout, re.M)
     }
@@ -142,7 +153,7 @@ def fill(root: Path, written: list[Path]) -> None:
         path.write_text(re.sub(r"\bFILL\b[-:, ]*", "filled ", text).replace('"filled ', '"'), "utf-8")
     baselines = root / "tests" / "screenshots" / "baselines"
     baselines.mkdir(parents=True)
-    for theme in ("light", "dark"):
-        (baselines / f"{SLUG}-{theme}.png").touch()
+    for view in ("light-1280", "dark-1280", "light-390", "dark-390"):
+        (baselines / f"{SLUG}-default-{view}.png").touch()  # drawn by a browser, which has its own tests
     with (root / "README.md").open("a", encoding="utf-8") as readme:
         readme.write(f"\n| `{SLUG}` | the question? | [paper](https://example.org/paper) |\n")
