@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 
 from app.figures.assemble import CellFrame, assemble, flat_legend, note
-from app.figures.attention_head import SCALE, is_causal
+from app.figures.attention_head import SCALE
+from app.figures.attention_pixels import is_causal
 from app.figures.base import Figure, matrix_png, share
 from app.theme import Palette
 

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from app import jobs
-from app.figures.attention_head import is_causal
 from app.figures.attention_metrics import METRICS
+from app.figures.attention_pixels import is_causal
 from app.figures.attention_sinks import heads_map
 from app.figures.base import Figure
 from app.theme import Mode, palette

@@ -14,9 +14,9 @@ from PIL import Image
 from app.figures import attention_causes as causes
 from app.figures import attention_head as head
 from app.figures import attention_overview as overview
+from app.figures import attention_pixels, tokens
 from app.figures import attention_sinks as sinks
 from app.figures import attention_views as views
-from app.figures import tokens
 from app.figures.attention_metrics import METRICS, scale_top
 from app.theme import DARK, LIGHT, track_rgb
 
@@ -247,7 +247,7 @@ def test_sink_reading(rates: list[float], reading: str) -> None:
 
 
 def test_weights_travel_as_numbers_in_a_picture() -> None:
-    seen = pixels(head.weight_png(np.array([[0.374, 1.0], [0.0006, np.nan]])))
+    seen = pixels(attention_pixels.weight_png(np.array([[0.374, 1.0], [0.0006, np.nan]])))
     assert seen[..., :2].tolist() == [[[37, 4], [100, 0]], [[0, 1], [0, 0]]]
 
 

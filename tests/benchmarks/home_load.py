@@ -16,7 +16,7 @@ from tests.browser.server import Server, seeded_home
 LOADS = 20
 GOAL_S = 1.0
 
-_SHOWN = """() => {
+SHOWN = """() => {
   const app = document.querySelector('[data-testid="stApp"]');
   return app?.getAttribute('data-test-script-state') === 'notRunning'
     && document.querySelector('h1')?.getClientRects().length > 0
@@ -25,12 +25,15 @@ _SHOWN = """() => {
 }"""
 
 
-def load(page: Page, url: str) -> float:
-    """Seconds from asking for the page until title, pictures and fonts are there and the script is done."""
+def load(page: Page, url: str, shown: str = SHOWN) -> float:
+    """Seconds from asking for the page until `shown` holds in it.
+
+    By default: title, pictures and fonts are there and the script is done.
+    """
     page.goto("about:blank")
     started = time.perf_counter()
     page.goto(url, wait_until="commit")
-    page.wait_for_function(_SHOWN)
+    page.wait_for_function(shown)
     return time.perf_counter() - started
 
 

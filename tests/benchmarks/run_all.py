@@ -20,7 +20,7 @@ FOLDER = Path(__file__).resolve().parent
 ROOT = FOLDER.parents[1]
 RESULTS = FOLDER / "RESULTS.md"
 RAW = FOLDER / "results.json"
-NOT_BENCHMARKS = {"run_all", "harness", "bare_app", "conftest"}
+NOT_BENCHMARKS = {"run_all", "harness", "bare_app", "bare_chart", "conftest"}
 TIMEOUT_S = 1_800
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import time
@@ -94,10 +93,5 @@ def seeded_home(folder: Path) -> Path:
     from data.publish import import_published
 
     folder.mkdir(parents=True, exist_ok=True)
-    if store := os.environ.get("F_STORE"):
-        import shutil
-
-        shutil.copy(store, folder / "traces.duckdb")
-        return folder
     import_published(published_dir(), folder / "traces.duckdb")
     return folder
