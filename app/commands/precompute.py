@@ -48,12 +48,14 @@ def precompute(
     A running app shows the new runs at once.
     """
     from app.commands.output import console, print_json
+    from app.commands.stored import quiet_libraries
     from data.paths import staging_dir, store_path
     from precompute.engine import run_plan, select_studies
     from precompute.registry import STUDIES
     from precompute.report import Reporter, print_summary
 
     chosen, size = select_studies(STUDIES, names or []), known_profile(profile)
+    quiet_libraries()
     with Reporter() as reporter:
         summary = run_plan(
             chosen,

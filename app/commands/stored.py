@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from data.errors import CloudChamberError
@@ -41,6 +42,11 @@ def ready_store() -> Store:
     path = store_path()
     seed(path)
     return open_store(path)
+
+
+def quiet_libraries() -> None:
+    """Keep the progress bars of libraries out of the workers' output: ours are on screen already."""
+    os.environ.setdefault("TQDM_DISABLE", "1")
 
 
 def all_tables() -> dict[str, TableSpec]:

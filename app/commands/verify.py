@@ -32,7 +32,7 @@ def verify(
 
     from app.commands.output import errors, print_json
     from app.commands.runs import one_run
-    from app.commands.stored import ready_store
+    from app.commands.stored import quiet_libraries, ready_store
     from data.paths import store_path
     from precompute.registry import STUDIES
     from precompute.verify import verify as repeat
@@ -51,6 +51,7 @@ def verify(
     if not as_json:
         seconds = float(done.set_index("run_id").loc[chosen, "seconds"].sum())
         errors().print(f"{len(chosen)} runs to repeat; they took {seconds:.0f} s.", soft_wrap=True)
+    quiet_libraries()
     checks = repeat(
         store_path(), chosen, STUDIES, threads=os.cpu_count() or 1, on_check=None if as_json else _print_check
     )
@@ -100,4 +101,7 @@ def _print_check(check: RunCheck) -> None:
     if check.source_changed:
         out.print("         [dim]computed by other sources than the present ones[/]")
     for name, (then, now) in check.versions_changed.items():
-        out.print(f"         [dim]{name} {escape(then)} then, {escape(now)} now[/]", soft_wrap=True)
+        out.print(
+            f"         [dim]{name} {escape(then) or 'absent'} then, {escape(now) or 'absent'} now[/]",
+            soft_wrap=True,
+        )

@@ -124,15 +124,14 @@ def whatif_reading(table: pd.DataFrame) -> str:
     )
     if least >= 0.9 * before:
         return (
-            f"{opening} Whatever takes its place, at least {share(least)} do: "
-            "**the sink belongs to the position, not to the token.**"
+            f"{opening} Whatever takes its place, at least {share(least)} do: **the sink belongs to the "
+            "position, not to the token.**"
         )
     name, away = markdown(str(worst["variant"]), 40), share(float(worst["elsewhere_rate"]))
     if least >= 0.5 * before:
         return (
             f"{opening} The sink **mostly stays with the position**: at least {share(least)} of heads sink "
-            f"on "
-            f"whatever stands first, the fewest in {name}."
+            f"on whatever stands first, the fewest in {name}."
         )
     return (
         f"{opening} In the variant {name} only **{share(least)}** sink on what stands first; {away} have "
@@ -347,7 +346,7 @@ def streaming_reading(table: pd.DataFrame, cache: int) -> str:
     text = (
         f"Once {cache} keys fill the cache and the first token drops out, perplexity goes from "
         f"{quantity(dense, digits=3)} to **{quantity(none, digits=3)}**, {quantity(none / dense, digits=2)} "
-        f"times the full cache's."
+        "times the full cache's."
     )
     kept = sorted((k, v) for (policy, k), v in after.items() if policy == "window" and k > 0)
     if kept:
@@ -355,7 +354,7 @@ def streaming_reading(table: pd.DataFrame, cache: int) -> str:
         enough = [k for k, v in kept if v < 1.25 * dense]
         text += f" With {words}" + (
             f": **{enough[0]} kept token{'s' if enough[0] > 1 else ''} repair{'' if enough[0] > 1 else 's'} "
-            f"it.**"
+            "it.**"
             if enough
             else ": none of them repairs it."
         )

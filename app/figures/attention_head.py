@@ -133,7 +133,7 @@ def _put_together(
             f"ε = {eps:.2f}",
             palette.muted,
             **strip | {"yanchor": "bottom" if eps < 0.75 else "top"},
-            x=1,
+            x=0.8,  # left of the end, where few queries make high columns
             xanchor="right",
             y=eps,
         ),
@@ -321,8 +321,7 @@ def head_reading(
     mean = f", mean of {chunks} chunks" if chunks > 1 else ""
     text = (
         f"Layer {layer}, head {head} gives its first token **{share(float(curve['importance'].iloc[0]))}** "
-        f"of its "
-        f"attention{mean}."
+        f"of its attention{mean}."
     )
     where = " In this chunk" if chunks > 1 else " Here"
     others = [int(position) for position in np.argsort(-here) if here[position] > eps and position > 0]
@@ -351,10 +350,8 @@ def _alt(
     kept = ", keys after the query left out" if causal else ""
     return (
         f"Attention of layer {layer}, head {head}: {weights.shape[0]} queries by {weights.shape[1]} "
-        f"keys{kept}. "
-        f"The largest weight is {share(float(np.nanmax(weights)))}. Below it the importance of every key, "
-        f"against "
-        f"a threshold of {quantity(eps)}: the first token, {words.plain(tokens[0])}, has "
+        f"keys{kept}. The largest weight is {share(float(np.nanmax(weights)))}. Below it the importance of "
+        f"every key, against a threshold of {quantity(eps)}: the first token, {words.plain(tokens[0])}, has "
         f"{share(float(curve['here'].iloc[0]))}."
     )
 

@@ -156,8 +156,8 @@ def _targets(heads: pd.DataFrame, sheet: Sheet, palette: Palette) -> dict[str, A
         "unselected": {"marker": {"opacity": 0}},
         "customdata": [[int(layer), int(head), share(value)] for layer, head, value in cells],
         "hovertemplate": (
-            "layer %{customdata[0]}, head %{customdata[1]}<br>"
-            "<b>%{customdata[2]}</b> on the first token<extra></extra>"
+            "layer %{customdata[0]}, head %{customdata[1]}<br><b>%{customdata[2]}</b> on the first "
+            "token<extra></extra>"
         ),
     }
 
@@ -196,13 +196,10 @@ def _reading(heads: pd.DataFrame, stamps: np.ndarray) -> str:
     strongest = heads.iloc[int(np.nanargmax(heads["first_importance"].to_numpy()))]
     quiet = int((heads["first_importance"] < 0.1).sum())
     return (
-        f"A line down the left edge of a stamp is a sink on the first token: the strongest is layer "
-        f"{strongest['layer']:.0f}, "
-        f"head "
-        f"{strongest['head']:.0f}, with **{share(strongest['first_importance'])}**; {quiet} of {len(heads)} "
-        f"heads give "
-        f"it less than {share(0.1)}. Each stamp is a map pooled to {stamps.shape[2]} × {stamps.shape[3]} by "
-        f"maximum."
+        "A line down the left edge of a stamp is a sink on the first token: the strongest is layer "
+        f"{strongest['layer']:.0f}, head {strongest['head']:.0f}, with "
+        f"**{share(strongest['first_importance'])}**; {quiet} of {len(heads)} heads give it less than "
+        f"{share(0.1)}. Each stamp is a map pooled to {stamps.shape[2]} × {stamps.shape[3]} by maximum."
     )
 
 
@@ -210,8 +207,7 @@ def _alt(heads: pd.DataFrame, layers: int, count: int) -> str:
     mean = float(heads["first_importance"].mean())
     return (
         f"Attention maps of all {layers * count} heads as stamps, {layers} layers of {count} heads; on "
-        f"average "
-        f"{share(mean)} of attention is on the first token, the left edge of a stamp."
+        f"average {share(mean)} of attention is on the first token, the left edge of a stamp."
     )
 
 

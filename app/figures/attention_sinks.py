@@ -288,9 +288,8 @@ def _metric_reading(heads: pd.DataFrame, metric: Metric) -> str:
     gaps = f" {missing} heads have no number and stay empty." if missing else ""
     return (
         f"{metric.title}: from {metric.write(low[metric.column])} (layer {low['layer']:.0f}, head "
-        f"{low['head']:.0f}) "
-        f"to **{metric.write(high[metric.column])}** (layer {high['layer']:.0f}, head {high['head']:.0f}), "
-        f"median {metric.write(float(values.median()))}.{gaps}"
+        f"{low['head']:.0f}) to **{metric.write(high[metric.column])}** (layer {high['layer']:.0f}, head "
+        f"{high['head']:.0f}), median {metric.write(float(values.median()))}.{gaps}"
     )
 
 
@@ -302,7 +301,7 @@ def _alt(grid: pd.DataFrame, by_layer: pd.DataFrame, metric: Metric, eps: float)
     dry = [layer for block in dry_blocks(by_layer, inner=False) for layer in block]
     none = f"; layers with almost none: {ranges(dry)}" if dry else ""
     return (
-        f"Map of {grid.shape[1]} layers by {grid.shape[0]} heads coloured by {metric.title.lower()}{middle}. "
-        f"Below it, by layer, the share of heads whose first-token importance exceeds {eps:.2f}: "
-        f"{share(rate)} on average{none}."
+        f"Map of {grid.shape[1]} layers by {grid.shape[0]} heads coloured by "
+        f"{metric.title.lower()}{middle}. Below it, by layer, the share of heads whose first-token "
+        f"importance exceeds {eps:.2f}: {share(rate)} on average{none}."
     )

@@ -45,8 +45,8 @@ def kinds_bars(kinds: pd.DataFrame, eps: float, palette: Palette) -> Figure:
     _percent_bars(fig, frame["rate"])
     others = frame[frame["kind"] != "first"]
     text = (
-        f"The first position is a sink in **{share(_rate(frame, 'first'))}** of head readings, "
-        "whatever stands there."
+        f"The first position is a sink in **{share(_rate(frame, 'first'))}** of head readings, whatever "
+        "stands there."
     )
     if len(others):
         best = others.iloc[0]
@@ -80,8 +80,8 @@ def heads_bars(heads: pd.DataFrame, palette: Palette) -> Figure:
     )
     if high["mean"] - low["mean"] > 0.25:
         text = (
-            f"Head {high['head']:.0f} of each layer sinks in **{share(high['mean'])}** of cases, "
-            f"head {low['head']:.0f} in {share(low['mean'])}."
+            f"Head {high['head']:.0f} of each layer sinks in **{share(high['mean'])}** of cases, head "
+            f"{low['head']:.0f} in {share(low['mean'])}."
         )
     return Figure(fig, "Bars of sink rate by head: " + _pairs(names, means["mean"]) + ".", text)
 
@@ -204,14 +204,13 @@ def _norms_reading(layers: pd.DataFrame) -> str:
     first = blocks.iloc[int(np.nanargmax((blocks["first_token_norm"] / blocks["other_norm"]).to_numpy()))]
     text = (
         f"After layer {peak['layer']:.0f} one activation is **{quantity(float(ratio.max()), digits=2)} "
-        f"times** "
-        f"the median, at the first token in {share(peak['at_first'])} of chunks"
+        f"times** the median, at the first token in {share(peak['at_first'])} of chunks"
     )
     times = float(first["first_token_norm"] / first["other_norm"])
     if times > 2:
         return (
-            f"{text}; its hidden state is {quantity(times, digits=2)} times as long as the others'. "
-            "Shaded: the states that layers with almost no sinks read."
+            f"{text}; its hidden state is {quantity(times, digits=2)} times as long as the others'. Shaded: "
+            "the states that layers with almost no sinks read."
         )
     most = quantity(times, digits=2)
     return f"{text}; its hidden state is never more than {most} times as long as the others."
@@ -221,7 +220,7 @@ def _norms_alt(layers: pd.DataFrame) -> str:
     blocks = layers[layers["layer"] >= 0]
     peak = blocks.iloc[int(np.nanargmax(blocks["max_abs"].to_numpy()))]
     return (
-        f"Hidden states by layer on a log scale: length at the first token and elsewhere, largest and median "
+        "Hidden states by layer on a log scale: length at the first token and elsewhere, largest and median "
         f"activation. The largest activation is {quantity(float(peak['max_abs']))} after layer "
         f"{peak['layer']:.0f}."
     )

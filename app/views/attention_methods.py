@@ -18,25 +18,20 @@ METHODS = (
             "$T$": "tokens in a chunk; positions count from 0, so the paper's $k=1$ is our $k=0$",
             "$N, L, H$": "chunks of text, layers, heads",
         },
-        "Importances of all positions are stored, so ε is a slider and not another run. The sum has one term "
-        "for "
-        "each query that can see the key; a model that sees both directions has $T$ of them for every key. "
-        "The "
-        "band of the importance curve runs from the 10th to the 90th percentile over chunks.",
+        "Importances of all positions are stored, so ε is a slider and not another run. The sum has one "
+        "term for each query that can see the key; a model that sees both directions has $T$ of them for "
+        "every key. The band of the importance curve runs from the 10th to the 90th percentile over chunks.",
         (
             "A causal model that attends evenly has $\\alpha_0=H_T/T$, not $1/T$: 7.41 % at $T=64$. ε = 0.3 "
-            "is four "
-            "times that.",
+            "is four times that.",
             "With a causal window of $W$ keys only the first $W$ queries can see token 0, so $\\alpha_0\\le "
-            "W/T$: below "
-            "$W=0.3\\,T$ the sink rate is 0 by construction. None of the models here has a window.",
+            "W/T$: below $W=0.3\\,T$ the sink rate is 0 by construction. None of the models here has a "
+            "window.",
             "The last keys are seen by few queries: the importance of the very last one is a single weight. "
-            "The top "
-            "key is therefore chosen among keys that at least 8 queries see, and the end of the curve is "
-            "drawn faint.",
+            "The top key is therefore chosen among keys that at least 8 queries see, and the end of the "
+            "curve is drawn faint.",
             "Sink rates at different $T$ do not compare: the same ε is stricter for a longer text. The "
-            "reference "
-            "measures at $T=64$.",
+            "reference measures at $T=64$.",
         ),
         "models.attention.metrics:importance",
         (_PAPERS["gu2025"],),
@@ -79,28 +74,35 @@ METHODS = (
         "heads.",
         (
             "The paper calls an activation massive above 100 and about 1,000 times the layer's median; "
-            "smaller models "
-            "may have the ratio without the size.",
+            "smaller models may have the ratio without the size.",
         ),
-        "",
+        "models.attention.trace:_norm_ratio",
         (_PAPERS["sun2024"], _PAPERS["gu2025"]),
+    ),
+    Method(
+        "What if the first token were another",
+        r"\mathrm{Sink}_0^{\varepsilon}\ \text{of}\ (x_1,x_2,\dots),\quad (r,x_1,x_2,\dots)",
+        {"$r$": "what stands in place of $x_0$: another token, or the start token"},
+        "Each chunk is run again with its first token removed or replaced; the bar is from the 5th to the 95th "
+        "percentile over chunks. A head counts as sinking elsewhere when its strongest key, among those that at "
+        "least 8 queries see, is not position 0 and exceeds ε.",
+        ("Removing a token makes the chunk one shorter, which raises importances a little.",),
+        "models.attention.interventions:measure",
+        (_PAPERS["xiao2024"],),
     ),
     Method(
         "Perplexity in a stream",
         r"\mathrm{ppl}=\exp\Bigl(-\frac1n\sum_{t}\log p(x_t\mid \text{cache})\Bigr)",
         {"$n$": "predictions in a bin of stream positions"},
-        "The cache holds the kept first tokens and the most recent keys, the query's own included; positions "
-        "are "
-        "those within the cache. The line is the geometric mean over streams, the band runs from the "
-        "smallest to the "
-        "largest stream.",
+        "The cache holds the kept first tokens and the most recent keys, the query's own included; "
+        "positions are those within the cache. The line is the geometric mean over streams, the band runs "
+        "from the smallest to the largest stream.",
         (
-            "Absolute positions in a cache that slides leave the range the model was trained on; that breaks "
-            "it too, and "
-            "is not the sink effect.",
+            "Absolute positions in a cache that slides leave the range the model was trained on; that "
+            "breaks it too, and is not the sink effect.",
             "Until the cache is full all lines are the same computation.",
         ),
-        "",
+        "models.attention.streaming:stream_nll",
         (_PAPERS["xiao2024"],),
     ),
 )

@@ -37,9 +37,8 @@ def missing(subject: str) -> tuple[str, ...]:
 def own_text(run: Run) -> None:
     """The form, and what became of the text that was sent last."""
     st.markdown(
-        f"The model reads your text here, on this machine; nobody else sees it, and it is gone when you "
-        f"leave. "
-        f"Up to {MAX_TOKENS:,} tokens are traced.",
+        "The model reads your text here, on this machine; nobody else sees it, and it is gone when you "
+        f"leave. Up to {MAX_TOKENS:,} tokens are traced.",
         width=720,
     )
     models = {slug: spec.title for slug, spec in STUDY.subjects.items()}
@@ -85,9 +84,8 @@ def own_text(run: Run) -> None:
 
 def _how_to_get(spec: SubjectSpec, lacking: tuple[str, ...]) -> str:
     return (
-        f"{spec.title} is not installed here ({', '.join(lacking)}). `make setup` installs it; the published "
-        f"traces "
-        "above need no model."
+        f"{spec.title} is not installed here ({', '.join(lacking)}). `make setup` installs it; the "
+        "published traces above need no model."
     )
 
 

@@ -169,9 +169,9 @@ def test_heads_map_draws_the_metric_and_the_strip_on_one_axis(palette) -> None:
     assert figure.fig.layout.yaxis.title.text == "head"
     assert "share of heads above ε = 0.30" in notes(figure)
     assert words(figure.alt) == (
-        "Map of 3 layers by 2 heads coloured by first-token importance, median 30 %. Below it, by layer, the "
-        "share "
-        "of heads whose first-token importance exceeds 0.30: 50 % on average; layers with almost none: 0."
+        "Map of 3 layers by 2 heads coloured by first-token importance, median 30 %. Below it, by layer, "
+        "the share of heads whose first-token importance exceeds 0.30: 50 % on average; layers with almost "
+        "none: 0."
     )
     assert words(figure.reading) == (
         "First-token importance: from 10 % (layer 0, head 0) to **90 %** (layer 1, head 1), median 30 %."
@@ -206,35 +206,30 @@ def test_strip_says_where_nothing_sinks_between_layers_that_do() -> None:
     [
         (
             [0.0, 0.8, 0.0, 0.0, 1.0],
-            "**36 % of the 10 heads** give the first token more than 30 % of their attention (ε = 0.30, mean "
-            "of 20 "
-            "chunks). Layers 2 and 3 have **no sink at all**, although the layers on both sides do. Sinks "
-            "begin in layer 1.",
+            "**36 % of the 10 heads** give the first token more than 30 % of their attention (ε = 0.30, "
+            "mean of 20 chunks). Layers 2 and 3 have **no sink at all**, although the layers on both sides "
+            "do. Sinks begin in layer 1.",
         ),
         (
             [0.8, 0.0, 0.04, 1.0],
             "**46 % of the 8 heads** give the first token more than 30 % of their attention (ε = 0.30, mean "
-            "of 20 "
-            "chunks). Layer 1 has **no sink at all** and layer 2 has almost none, although the layers on "
-            "both sides do.",
+            "of 20 chunks). Layer 1 has **no sink at all** and layer 2 has almost none, although the layers "
+            "on both sides do.",
         ),
         (
             [0.0, 0.01, 1.0],
             "**34 % of the 6 heads** give the first token more than 30 % of their attention (ε = 0.30, mean "
-            "of 20 "
-            "chunks). Sinks begin in layer 2: layers 0 and 1 have **almost none**.",
+            "of 20 chunks). Sinks begin in layer 2: layers 0 and 1 have **almost none**.",
         ),
         (
             [0.5, 0.25],
             "**38 % of the 4 heads** give the first token more than 30 % of their attention (ε = 0.30, mean "
-            "of 20 "
-            "chunks). Every layer has some; layer 1 has the fewest, 25 %.",
+            "of 20 chunks). Every layer has some; layer 1 has the fewest, 25 %.",
         ),
         (
             [0.0, 0.0],
-            "**None of the 4 heads** gives the first token more than 30 % of their attention (ε = 0.30, mean "
-            "of 20 "
-            "chunks).",
+            "**None of the 4 heads** gives the first token more than 30 % of their attention (ε = 0.30, "
+            "mean of 20 chunks).",
         ),
     ],
 )
@@ -277,9 +272,8 @@ def test_head_view_colours_by_the_square_root_and_leaves_the_future_out(palette)
     assert "ε = 0.30" in notes(figure)
     assert words(figure.alt) == (
         "Attention of layer 2, head 5: 3 queries by 3 keys, keys after the query left out. The largest "
-        "weight is "
-        "100 %. Below it the importance of every key, against a threshold of 0.3: the first token, a, has 43 "
-        "%."
+        "weight is 100 %. Below it the importance of every key, against a threshold of 0.3: the first "
+        "token, a, has 43 %."
     )
 
 
@@ -369,8 +363,7 @@ def test_kinds_are_ordered_by_rate_and_counted() -> None:
     assert list(figure.fig.data[0].marker.color) == [LIGHT.hot, LIGHT.muted, LIGHT.muted]
     assert words(figure.reading) == (
         "The first position is a sink in **71 %** of head readings, whatever stands there. Of all other "
-        "tokens, "
-        "punctuation marks come nearest, with 2 %."
+        "tokens, punctuation marks come nearest, with 2 %."
     )
 
 
@@ -411,8 +404,7 @@ def test_norms_shade_what_layers_without_sinks_read() -> None:
     assert (band.x0, band.x1) == (-0.5, 0.5), "layer 1 reads the state after layer 0"
     assert words(figure.reading) == (
         "After layer 1 one activation is **2,000 times** the median, at the first token in 100 % of chunks; "
-        "its "
-        "hidden state is 50 times as long as the others'. Shaded: the states that layers with almost no "
+        "its hidden state is 50 times as long as the others'. Shaded: the states that layers with almost no "
         "sinks read."
     )
     assert "400 after layer 1" in figure.alt
@@ -440,14 +432,12 @@ def test_what_if_says_whether_the_sink_belongs_to_the_position() -> None:
     stays = causes.whatif_dots(variants(0.79), 0.3, LIGHT)
     assert words(stays.reading) == (
         "With “In” in first place 80 % of heads sink on it. Whatever takes its place, at least 78 % do: "
-        "**the sink "
-        "belongs to the position, not to the token.**"
+        "**the sink belongs to the position, not to the token.**"
     )
     moves = causes.whatif_reading(variants(0.2))
     assert words(moves) == (
         "With “In” in first place 80 % of heads sink on it. In the variant “removed” only **20 %** sink on "
-        "what "
-        "stands first; 30 % have their strongest sink elsewhere."
+        "what stands first; 30 % have their strongest sink elsewhere."
     )
     assert stays.fig.layout.xaxis.title.text == "share of heads above ε = 0.30"
     dots = stays.fig.data[-1]
@@ -472,8 +462,7 @@ def test_streaming_says_what_forgetting_costs_and_what_repairs_it() -> None:
     figure = causes.streaming_curves(stream(11.0), LIGHT)
     assert words(figure.reading) == (
         "Once 256 keys fill the cache and the first token drops out, perplexity goes from 10 to **1,000**, "
-        "100 times "
-        "the full cache's. With 4 kept 11: **4 kept tokens repair it.**"
+        "100 times the full cache's. With 4 kept 11: **4 kept tokens repair it.**"
     )
     assert "none of them repairs it" in causes.streaming_reading(stream(40.0), 256)
     assert figure.fig.layout.xaxis.type == figure.fig.layout.yaxis.type == "log"
