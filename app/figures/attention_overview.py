@@ -184,11 +184,15 @@ def _axes(sheet: Sheet, units: float) -> dict[str, dict[str, Any]]:
 
 
 def _layer_notes(sheet: Sheet, palette: Palette) -> list[dict[str, Any]]:
+    """The layers' numbers above their stamps, and the word before each band."""
     found = []
     for layer in range(sheet.layers):
         x, y = sheet.middle(layer, 0)
-        text = f"layer {layer}" if layer % sheet.columns == 0 else str(layer)
-        found.append(note(text, palette.muted, x=x, y=y - 0.5, yanchor="bottom"))
+        found.append(note(str(layer), palette.muted, x=x, y=y - 0.5, yanchor="bottom"))
+        if layer % sheet.columns == 0:
+            found.append(
+                note("layer", palette.muted, x=-0.5, y=y - 0.5, xanchor="right", yanchor="bottom", xshift=-2)
+            )
     return found
 
 

@@ -83,9 +83,9 @@ METHODS = (
         "What if the first token were another",
         r"\mathrm{Sink}_0^{\varepsilon}\ \text{of}\ (x_1,x_2,\dots),\quad (r,x_1,x_2,\dots)",
         {"$r$": "what stands in place of $x_0$: another token, or the start token"},
-        "Each chunk is run again with its first token removed or replaced; the bar is from the 5th to the 95th "
-        "percentile over chunks. A head counts as sinking elsewhere when its strongest key, among those that at "
-        "least 8 queries see, is not position 0 and exceeds ε.",
+        "Each chunk is run again with its first token removed or replaced; the bar is from the 5th to the "
+        "95th percentile over chunks. A head counts as sinking elsewhere when its strongest key, among "
+        "those that at least 8 queries see, is not position 0 and exceeds ε.",
         ("Removing a token makes the chunk one shorter, which raises importances a little.",),
         "models.attention.interventions:measure",
         (_PAPERS["xiao2024"],),
