@@ -48,6 +48,7 @@ class ShardRecorder:
         self._tables = tables
         self.notices: list[dict[str, str | int]] = []
         self._waiting: dict[str, list[pa.Table]] = {}
+        self._waiting_bytes: dict[str, int] = {}  # kept beside, or every write would count all rows again
         self._shards: dict[str, int] = {}
         self._on_progress = on_progress
         self._cancelled = cancelled
@@ -69,9 +70,9 @@ class ShardRecorder:
         stamped = valid.add_column(
             0, self._tables[table].stored_schema.field(0), pa.repeat(pa.scalar(self.run_id), len(valid))
         )
-        waiting = self._waiting.setdefault(table, [])
-        waiting.append(stamped)
-        if sum(part.nbytes for part in waiting) >= _SHARD_BYTES:
+        self._waiting.setdefault(table, []).append(stamped)
+        self._waiting_bytes[table] = self._waiting_bytes.get(table, 0) + stamped.nbytes
+        if self._waiting_bytes[table] >= _SHARD_BYTES:
             self._flush(table)
 
     def progress(self, done: int, total: int, stage: str) -> None:
@@ -103,6 +104,7 @@ class ShardRecorder:
 
     def _flush(self, table: str) -> None:
         rows = pa.concat_tables(self._waiting.pop(table, []))
+        self._waiting_bytes.pop(table, None)
         number = self._shards.get(table, 0)
         shard = self.folder / f"{table}-{number:03d}{SHARD_SUFFIX}"
         pq.write_table(rows, shard, compression="zstd", write_statistics=False)
