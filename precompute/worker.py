@@ -17,7 +17,7 @@ from data.errors import CloudChamberError
 from data.faults import is_full, write_error
 from data.runs import RunRow, canonical_json, run_id
 from data.schema import TableSpec
-from data.staged import StagedRun
+from data.staged import StagedRun, read_staged
 from precompute.provenance import choose_device, seed_everything, source_hash, use_threads, versions
 from precompute.recorder import ShardRecorder
 from precompute.study import Config, Device, Study
@@ -103,6 +103,10 @@ def perform(work: Work) -> StagedRun:
 
     Raises Cancelled, and CloudChamberError("disk_full") because then no failure can be kept either.
     """
+    # A cluster computes a task again when the worker that held its result dies, also one that the
+    # engine has been told of and may be publishing: what is finished is handed over, not redone.
+    if (finished := read_staged(work.folder)) is not None:
+        return finished
     begun, clock = started(), time.monotonic()
     try:
         return _run(work, None, None, None, begun)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+
 import pytest
 
 pytest_plugins = ("tests.browser.fixtures",)
@@ -12,3 +15,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-screenshots", action="store_true", help="draw the baselines of tests/screenshots anew"
     )
+
+
+@pytest.fixture(autouse=True)
+def own_main() -> Iterator[None]:
+    """AppTest leaves its script behind as `__main__`, which the next spawned process would run."""
+    main = sys.modules["__main__"]
+    yield
+    sys.modules["__main__"] = main

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from data.errors import CloudChamberError
@@ -60,8 +61,14 @@ def _playwrights_own() -> Path | None:
         from playwright.sync_api import sync_playwright
     except ModuleNotFoundError:
         return None
-    with sync_playwright() as playwright:
-        path = Path(playwright.chromium.executable_path)
+
+    def look() -> Path:
+        with sync_playwright() as playwright:
+            return Path(playwright.chromium.executable_path)
+
+    # In a thread of its own, because the caller's may run an event loop, which this API refuses.
+    with ThreadPoolExecutor(1) as thread:
+        path = thread.submit(look).result()
     return path if path.is_file() else None
 
 

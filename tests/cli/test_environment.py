@@ -113,6 +113,8 @@ def test_a_failed_installation_says_so_and_leaves_no_stamp(project: Path) -> Non
 def make(*arguments: str, path: str | None = None) -> subprocess.CompletedProcess[str]:
     """Run make in the real project with a doctored PATH."""
     environ = {**os.environ, **({"PATH": path} if path else {})}
+    for inherited in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL"):  # the tests themselves may run under make
+        environ.pop(inherited, None)
     return subprocess.run(
         [shutil.which("make") or "make", *arguments],
         cwd=ROOT,

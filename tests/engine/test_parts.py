@@ -34,8 +34,8 @@ from precompute.log import open_log
 from precompute.provenance import choose_device, seed_everything, source_hash, versions
 from precompute.recorder import CANCEL, PROGRESS, Cancelled, ShardRecorder
 from precompute.report import Reporter, duration, print_summary
-from precompute.worker import explained
-from tests.engine.tiny import NUMBERS, WORDS
+from precompute.worker import Work, explained, perform
+from tests.engine.tiny import NUMBERS, WORDS, plan, study
 
 TABLES: dict[str, TableSpec] = {t.name: t for t in (NUMBERS, WORDS)}
 
@@ -275,3 +275,14 @@ def test_the_report_draws_bars_on_a_terminal() -> None:
 )
 def test_duration(seconds: float, words: str) -> None:
     assert duration(seconds) == words
+
+
+def test_finished_work_is_handed_over_not_redone(tmp_path: Path) -> None:
+    """A cluster repeats tasks whose result was lost; somebody may be reading their shards."""
+    work = Work.of(study(), plan(1)[0], tmp_path)
+    first = perform(work)
+    shard = first.shards(NUMBERS.name)[0]
+    written = shard.stat().st_ino
+    again = perform(work)
+    assert again == first and again.row.status == "done"
+    assert shard.stat().st_ino == written
