@@ -8,6 +8,7 @@ weights need no list of numbers: red is the weight in whole per cent, green its 
 from __future__ import annotations
 
 import html
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -53,9 +54,13 @@ def head_view(
     labels = words.axis_labels(tokens, factor)
     curve = importance.sort_values("position").head(len(tokens)).reset_index(drop=True)
     curve["here"] = weights.sum(axis=0) / seen_by(weights.shape[0], causal)
+    # Packing lets go of the interpreter, so two pictures take the time of one.
+    with ThreadPoolExecutor(1) as other:
+        numbers = other.submit(weight_png, shown)
+        picture = matrix_png(np.sqrt(seen), palette, 0.0, 1.0)
     traces = [
-        _image(matrix_png(np.sqrt(seen), palette, 0.0, 1.0).uri, hoverinfo="skip"),
-        *_hover_layers(shown, labels, factor),
+        _image(picture.uri, hoverinfo="skip"),
+        *_hover_layers(numbers.result(), labels, factor),
         _legend(palette),
         *_importance(_blocks(curve, factor), labels, palette),
         *_holders(labels),
@@ -159,7 +164,7 @@ def _image(uri: str, **settings: object) -> dict[str, Any]:
     return {"type": "image", "source": uri, "x0": 0, "dx": 1, "y0": 0, "dy": 1, **settings}
 
 
-def _hover_layers(weights: np.ndarray, labels: list[str], factor: int) -> list[dict[str, Any]]:
+def _hover_layers(weights_uri: str, labels: list[str], factor: int) -> list[dict[str, Any]]:
     """What the pointer meets on the map, three invisible layers and a line of the label from each.
 
     The weight comes from the picture of numbers; query and key from heat maps of a single column and
@@ -168,7 +173,7 @@ def _hover_layers(weights: np.ndarray, labels: list[str], factor: int) -> list[d
     size = len(labels)
     weight = "weight" if factor == 1 else f"largest of {factor} × {factor}"
     numbers = _image(
-        weight_png(weights), opacity=0, hovertemplate=f"{weight} <b>%{{z[0]}}.%{{z[1]}} %</b><extra></extra>"
+        weights_uri, opacity=0, hovertemplate=f"{weight} <b>%{{z[0]}}.%{{z[1]}} %</b><extra></extra>"
     )
     edges, middles = [-0.5, size - 0.5], np.arange(size)
     names = np.array(_numbered(labels))

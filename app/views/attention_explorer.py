@@ -75,14 +75,15 @@ def explorer(run: Run, metric: Metric, eps: float) -> None:
         st.markdown(f"**Every head** of {run.model}: {metric.title.lower()}")
         figure = st.container()
         layer, head = _head_controls(heads)
+    with right:  # first, because it is what a click waits for
+        _head(run, layer, head, eps)
+    with left:
         drawn = run.read(heads_figure, run.id, metric.slug, eps, current_mode())
         with figure:
             draw_cells(drawn, "heads", attention_sinks.cell_frame(heads, (layer, head)))
         st.markdown(attention_sinks.sink_reading(layers, len(heads), run.samples, eps))
         if metric.slug != "sink":
             st.markdown(drawn.reading)
-    with right:
-        _head(run, layer, head, eps)
 
 
 def _head_controls(heads: pd.DataFrame) -> tuple[int, int]:
