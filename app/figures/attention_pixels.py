@@ -7,7 +7,7 @@ import zlib
 
 import numpy as np
 
-from app.figures.raster import data_uri
+from app.figures.raster import data_uri, packed
 
 
 def pooled(weights: np.ndarray, factor: int) -> np.ndarray:
@@ -46,7 +46,7 @@ def weight_png(weights: np.ndarray) -> str:
     lines[:, 2::3] = tenths % 10
     chunks = (
         (b"IHDR", struct.pack(">IIBBBBB", cols, rows, 8, 2, 0, 0, 0)),
-        (b"IDAT", _packed(lines.tobytes())),
+        (b"IDAT", packed(lines.tobytes())),
         (b"IEND", b""),
     )
     return data_uri(
@@ -56,10 +56,3 @@ def weight_png(weights: np.ndarray) -> str:
             for kind, body in chunks
         )
     )
-
-
-def _packed(raw: bytes) -> bytes:
-    """Deflate with runs of equal bytes alone: small weights are long runs of zeros, and nothing else "
-    "repeats."""
-    packer = zlib.compressobj(1, zlib.DEFLATED, 15, 9, zlib.Z_RLE)
-    return packer.compress(raw) + packer.flush()

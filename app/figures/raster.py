@@ -103,13 +103,20 @@ def indexed_png(index: np.ndarray, colours: np.ndarray, *, transparent_first: bo
         (b"IHDR", struct.pack(">IIBBBBB", cols, rows, 8, 3, 0, 0, 0)),
         (b"PLTE", colours.astype(np.uint8).tobytes()),
         *([(b"tRNS", b"\0")] if transparent_first else []),
-        (b"IDAT", zlib.compress(lines.tobytes(), 1)),
+        (b"IDAT", packed(lines.tobytes())),
         (b"IEND", b""),
     ]
     return b"\x89PNG\r\n\x1a\n" + b"".join(
         struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
         for kind, body in chunks
     )
+
+
+def packed(raw: bytes) -> bytes:
+    """Deflate that looks for runs of one byte alone: maps have nothing else to repeat, and it is both a
+    quarter smaller and faster than searching."""
+    packer = zlib.compressobj(1, zlib.DEFLATED, 15, 9, zlib.Z_RLE)
+    return packer.compress(raw) + packer.flush()
 
 
 def data_uri(png: bytes) -> str:

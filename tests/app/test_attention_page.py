@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from streamlit.testing.v1 import AppTest
 from app.figures.attention_metrics import METRICS
 from app.views import attention_text
 from app.views.attention_tabs import NAMES
+from data.paths import published_dir
+from data.publish import import_published
 from data.records import attention_sinks_queries as queries
 from data.store import open_store
 from tests.app import attention_store
@@ -226,3 +229,32 @@ def test_a_model_that_is_not_installed_says_how_to_get_it(
     assert "is not installed here" in words(at)
     assert "make setup" in words(at)
     assert at.button(key="own_go").disabled
+
+
+@pytest.fixture
+def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A home with the traces that ship."""
+    if not (published_dir() / "manifest.json").exists():
+        pytest.skip("no traces ship with this checkout")
+    monkeypatch.setenv("CLOUDCHAMBER_HOME", str(tmp_path))
+    import_published(published_dir(), tmp_path / "traces.duckdb")
+    yield
+    st.cache_resource.clear()
+
+
+def test_shipped_traces_say_where_smollm2_has_no_sink(shipped: None) -> None:
+    at = visit()
+    said = words(at)
+    assert re.search(r"\*\*7\d % of the 270 heads\*\* give the first token more than 30 %", said)
+    assert "Layer 11 has **no sink at all**" in said
+    for model in ("all-MiniLM-L6-v2", "RXNMapper ALBERT"):
+        at.selectbox(key="model").select(model).run()
+        assert not at.exception
+        assert f"of {model}" in words(at)
+
+
+def test_shipped_traces_fill_every_tab(shipped: None) -> None:
+    for view in NAMES:
+        at = visit(view=view)
+        assert all(len(alt) > 40 for alt in figures(at))
+        assert "There is no" not in words(at)
