@@ -19,6 +19,7 @@ from precompute.registry import STUDIES
 from precompute.study import Profile, Study
 from precompute.worker import run_one
 from tests.engine import tiny
+from tests.store.making import file_version
 
 
 @pytest.fixture(autouse=True)
@@ -108,10 +109,10 @@ def test_done_runs_are_skipped_failed_ones_tried_again(tmp_path: Path) -> None:
     summary, events = compute(tmp_path, study)
     assert (summary.done, summary.skipped) == (0, 4)
     assert not any(isinstance(e, RunStarted) for e in events)
-    generation = (tmp_path / "traces.duckdb").stat()
+    generation = file_version(tmp_path / "traces.duckdb")
     summary, _ = compute(tmp_path, study, force=True, only="ant")
     assert (summary.done, summary.skipped) == (2, 0)
-    assert (tmp_path / "traces.duckdb").stat() != generation
+    assert file_version(tmp_path / "traces.duckdb") != generation
     assert [v for v in values(tmp_path) if v[0] != 9] == before, "the seed decides every number"
     other = plan_runs([tiny.study(*plan, version=2)], Profile.smoke)
     assert {r.ref.run_id for r in other}.isdisjoint(r.ref.run_id for r in plan_runs([study], Profile.smoke))

@@ -79,3 +79,10 @@ def make_store(folder: Path, numbers: range | list[int], count: int = 20) -> Pat
     path = folder / "traces.duckdb"
     publish(path, [stage(folder / "staging", n, count) for n in numbers], TABLES)
     return path
+
+
+def file_version(path: Path) -> tuple[int, int, int]:
+    """What changes when the file is replaced or written, and not when it is only read: a whole
+    `os.stat_result` would hold the time of the last access too."""
+    stat = path.stat()
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
