@@ -16,12 +16,10 @@ Mode = Literal["light", "dark"]
 
 FONT = "Inter, system-ui, sans-serif"
 MONO = "'JetBrains Mono', ui-monospace, monospace"
-TITLE = 20  # px; the sizes of the look are 32 (page titles) / 20 / 15 / 13 / 12, and nothing below 11
-TEXT = 15
+# px, for figures; the look's other sizes, 32, 20 and 15, are in the theme. Nothing is below 11.
 LABEL = 13
 TICK = 12
 SMALLEST = 11
-GRID = 8  # px; margins and heights are multiples of it
 
 OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7A828C")
 
@@ -145,11 +143,6 @@ def track_rgb(mode: Mode, steps: int = 256) -> np.ndarray:
     table = np.rint(table).astype(np.uint8)
     table.setflags(write=False)
     return table
-
-
-def track_scale(mode: Mode) -> list[list[float | str]]:
-    """The track scale of a mode as a Plotly colour scale."""
-    return palette(mode).colorscale
 
 
 def current_mode() -> Mode:

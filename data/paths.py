@@ -9,6 +9,8 @@ from data.errors import CloudChamberError
 
 HOME_VARIABLE = "CLOUDCHAMBER_HOME"
 STORE_NAME = "traces.duckdb"
+ARTEFACTS_NAME = "artefacts"  # the folder beside the store, and beside the manifest of what ships
+MANIFEST_NAME = "manifest.json"
 
 
 def source_root() -> Path:
@@ -31,6 +33,11 @@ def store_path() -> Path:
     return home() / STORE_NAME
 
 
+def artefacts_dir() -> Path:
+    """Where the artefacts of published runs lie, a folder for each run. Made by publishing."""
+    return home() / ARTEFACTS_NAME
+
+
 def staging_dir() -> Path:
     """Where runs write their shards until they are published. Created on demand."""
     return _created(home() / "staging")
@@ -39,11 +46,6 @@ def staging_dir() -> Path:
 def cache_dir() -> Path:
     """Things that can be made again, such as de-quantised weights. Created on demand."""
     return _created(home() / "cache")
-
-
-def logs_dir() -> Path:
-    """Machine-readable logs. Created on demand."""
-    return _created(home() / "logs")
 
 
 def published_dir() -> Path:

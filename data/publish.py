@@ -14,6 +14,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from data.artefacts import clear, place
 from data.builder import Builder, clear_leftovers
 from data.errors import CloudChamberError
 from data.lock import writer_lock
@@ -50,7 +51,8 @@ def publish(
     runs wrote. A stored table that lacks only nullable columns of its declaration is rebuilt with
     them; any other difference raises CloudChamberError("store_older"). Also raises store_busy,
     store_corrupt, store_newer, store_unwritable, disk_full, trace_invalid; the store then stays as
-    it was. Does not remove the staging folders.
+    it was. Artefacts are copied beside the store before it changes; a publish that dies between
+    the two leaves at worst artefacts that no stored run has. Does not remove the staging folders.
     """
     with writer_lock(path, wait=wait):
         clear_leftovers(path)
@@ -64,16 +66,23 @@ def publish(
                 for name in tables:
                     for shard in run.shards(name):
                         builder.insert(name, _read_shard(shard, specs[name]))
+            for run in news:  # now, so that a published run always has its artefacts
+                place(path, run.row.run_id, run.artefacts())
             builder.commit()
+        for run in news:  # and only now what an earlier run of the same id had more of
+            clear(path, run.row.run_id, [file.name for file in run.artefacts()])
         return len(news)
 
 
 def remove_runs(path: Path, run_ids: Iterable[str], *, wait: bool = False) -> None:
-    """Remove runs, and all their rows, from the store. Ids that are not there are ignored."""
+    """Remove runs, all their rows and artefacts, from the store. Ids that are not there are ignored."""
+    ids = set(run_ids)
     with writer_lock(path, wait=wait):
         clear_leftovers(path)
-        with Builder(path, {}, drop=set(run_ids)) as builder:
+        with Builder(path, {}, drop=ids) as builder:
             builder.commit()
+        for name in ids:
+            clear(path, name)
 
 
 def stored_rows(path: Path) -> dict[str, RunRow]:

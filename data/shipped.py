@@ -1,8 +1,8 @@
 """The traces that ship with the sources: out of a store into Parquet, and back into a store.
 
-A folder of shipped traces holds `manifest.json` and, per table, `NAME-000.parquet`, …: each of at
-most 4.5 MB, because the repository refuses files above 5 MB. Exporting the same runs again gives
-the same bytes.
+A folder of shipped traces holds `manifest.json`, per table `NAME-000.parquet`, …, and the runs'
+artefacts in `artefacts/NAME`: each file of at most 4.5 MB, because the repository refuses files
+above 5 MB. Exporting the same runs again gives the same bytes.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from data import artefacts, paths
+from data.artefacts import Artefact
 from data.builder import Builder, clear_leftovers
 from data.errors import CloudChamberError
 from data.faults import write_error
 from data.lock import writer_lock
+from data.paths import ARTEFACTS_NAME
+from data.paths import MANIFEST_NAME as MANIFEST
 from data.schema import TableSpec
 from data.store import SCHEMA_VERSION, check_schema_version, open_store
 
-MANIFEST = "manifest.json"
 MAX_FILE_BYTES = 4_500_000
 _ZSTD_LEVEL = 15
 
@@ -51,7 +54,8 @@ def import_published(
     folder holds none. Runs computed here stay; a shipped run of the same id is not brought in then.
     Runs of an earlier manifest that this one no longer has are removed. `tables` declares columns
     that the shipped files may lack (nullable ones are filled with nulls). Raises "published_damaged"
-    when a file does not match its hash, and what `publish` raises.
+    when a file does not match its hash, and what `publish` raises. Artefacts stay where they are,
+    `data.artefacts` reads them there.
     """
     manifest_file = published_dir / MANIFEST
     if not manifest_file.exists():
@@ -71,8 +75,8 @@ def import_published(
 def add_exported(folder: Path, path: Path, tables: Mapping[str, TableSpec] | None = None) -> Imported:
     """Bring the runs of another exported folder into the store at `path`, beside all that is there.
 
-    They count as local runs. A run that is stored as done stays as it is. Raises what
-    `import_published` raises, "published_damaged" also when the folder has no manifest.
+    They count as local runs, so their artefacts come along. A run that is stored as done stays as it
+    is. Raises what `import_published` raises, "published_damaged" also when the folder has no manifest.
     """
     manifest = _parse_manifest(folder / MANIFEST)
     with writer_lock(path):
@@ -88,17 +92,28 @@ def add_exported(folder: Path, path: Path, tables: Mapping[str, TableSpec] | Non
         if fresh:
             with Builder(path, _schemas(parts, tables or {}), drop=set(fresh)) as builder:
                 _insert(builder, parts, fresh)
+                for name in fresh:
+                    files = [artefacts.checked(a) for a in artefacts.shipped(folder) if a.run_id == name]
+                    artefacts.place(path, name, files)
                 builder.commit()
     return Imported(bool(fresh), len(fresh), 0, len(ids) - len(fresh))
 
 
 def export_published(
-    path: Path, published_dir: Path, run_ids: Sequence[str], *, max_bytes: int = MAX_FILE_BYTES
+    path: Path,
+    published_dir: Path,
+    run_ids: Sequence[str],
+    *,
+    max_bytes: int = MAX_FILE_BYTES,
+    shipped: Path | None = None,
 ) -> list[Path]:
     """Write the runs `run_ids` of the store into `published_dir`, replacing what it shipped before.
 
-    Returns the files written. Raises CloudChamberError("run_unknown") for an id that is not stored
-    or not done, and "published_too_big" when a single row exceeds the size of a file.
+    `shipped` is where the artefacts of runs lie that were not computed here but came with the
+    sources, by default `data.paths.published_dir()`. Returns the files written. Raises
+    CloudChamberError("run_unknown") for an id that is not stored or not done, "published_too_big"
+    when a single row or an artefact exceeds the size of a file, and "artefact_twice" when two of the
+    runs have an artefact of the same name.
     """
     wanted = sorted(set(run_ids))
     with open_store(path) as store:
@@ -118,7 +133,35 @@ def export_published(
             )
             if len(rows):
                 files[name] = list(_pieces(name, rows.cast(schema), max_bytes))
-    return _write_folder(published_dir, wanted, files)
+        imported = set(store.meta.imported)
+    came_along = artefacts.shipped(shipped or paths.published_dir()) if imported & set(wanted) else []
+    leaving = [a for a in came_along if a.run_id in imported & set(wanted)]
+    leaving += [a for name in wanted if name not in imported for a in artefacts.of_run(path.parent, name)]
+    return _write_folder(published_dir, wanted, files, _contents(leaving, max_bytes))
+
+
+def _contents(leaving: Sequence[Artefact], max_bytes: int) -> dict[str, tuple[bytes, str]]:
+    """Content and run id of each artefact by name, which all of them share one folder for."""
+    found: dict[str, tuple[bytes, str]] = {}
+    for artefact in leaving:
+        if artefact.name in found:
+            raise CloudChamberError(
+                "artefact_twice",
+                f"The runs {found[artefact.name][1]} and {artefact.run_id} both have an artefact "
+                f"{artefact.name!r}.",
+                "Name artefacts after what tells their runs apart, such as subject and seed.",
+            )
+        content = artefacts.checked(artefact).read_bytes()
+        if len(content) > max_bytes:
+            raise CloudChamberError(
+                "published_too_big",
+                f"The artefact {artefact.name} takes {len(content) / 1e6:.1f} MB; "
+                f"at most {max_bytes / 1e6} MB fit.",
+                "Publish a run with a smaller one.",
+                where=str(artefact.path),
+            )
+        found[artefact.name] = content, artefact.run_id
+    return dict(sorted(found.items()))
 
 
 def _seeded_with(path: Path) -> str | None:
@@ -249,7 +292,10 @@ def _float_path(field: pa.Field[Any]) -> str | None:
 
 
 def _write_folder(
-    folder: Path, run_ids: Sequence[str], files: Mapping[str, list[tuple[bytes, int]]]
+    folder: Path,
+    run_ids: Sequence[str],
+    files: Mapping[str, list[tuple[bytes, int]]],
+    leaving: Mapping[str, tuple[bytes, str]],
 ) -> list[Path]:
     """Write the files, then the manifest that names them, then delete those no manifest names."""
     tables: dict[str, list[dict[str, Any]]] = {}
@@ -263,10 +309,26 @@ def _write_folder(
                 written.append(file)
                 entry = {"file": file.name, "rows": rows, "bytes": len(content), "sha256": _sha256(content)}
                 tables.setdefault(name, []).append(entry)
-        manifest = {"schema_version": SCHEMA_VERSION, "runs": list(run_ids), "tables": tables}
+        beside = folder / ARTEFACTS_NAME
+        if leaving:
+            beside.mkdir(exist_ok=True)
+        for name, (content, _) in leaving.items():
+            _replace(beside / name, content)
+            written.append(beside / name)
+        manifest = {
+            "schema_version": SCHEMA_VERSION,
+            "runs": list(run_ids),
+            "tables": tables,
+            "artefacts": [
+                {"name": name, "run_id": run_id, "bytes": len(content), "sha256": _sha256(content)}
+                for name, (content, run_id) in leaving.items()
+            ],
+        }
         _replace(folder / MANIFEST, (json.dumps(manifest, indent=1, sort_keys=True) + "\n").encode())
-        for stale in set(folder.glob("*-[0-9][0-9][0-9].parquet")) - set(written):
+        for stale in {*folder.glob("*-[0-9][0-9][0-9].parquet"), *beside.glob("*")} - set(written):
             stale.unlink()
+        if beside.is_dir() and not leaving:
+            beside.rmdir()
     except OSError as error:
         raise write_error(folder, error) from error
     return [*written, folder / MANIFEST]

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from data.paths import ARTEFACTS_NAME
 from data.runs import RunRow
 
 DONE = "DONE"  # the marker that ends a staged run; it holds the run's row
@@ -22,6 +23,11 @@ class StagedRun:
     def shards(self, table: str) -> list[Path]:
         """The shards of `table`, in the order they were written. A failed run publishes none."""
         return sorted(self.folder.glob(f"{table}-*{SHARD_SUFFIX}")) if self.row.status == "done" else []
+
+    def artefacts(self) -> list[Path]:
+        """The files the run leaves beside its rows, by name. A failed run publishes none."""
+        folder = self.folder / ARTEFACTS_NAME
+        return sorted(folder.iterdir()) if self.row.status == "done" and folder.is_dir() else []
 
 
 def read_staged(folder: Path) -> StagedRun | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib.util
 import os
 import platform
 import random
 from collections.abc import Iterable
+from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 
@@ -35,26 +37,88 @@ def versions(packages: Iterable[str] = ()) -> dict[str, str]:
     return found
 
 
-def source_hash(study: str, root: Path | None = None) -> str:
+def source_hash(study: str, run: str, root: Path | None = None) -> str:
     """SHA-256 over the sources that the numbers of a study depend on.
 
-    These are `models`, `precompute/runs`, `data/sources`, the study's declaration and its records.
-    File names count, comments too: the hash says "the same sources", not "the same meaning".
+    These are the study's declaration and all that its `run` ("precompute.runs.NAME:run") imports,
+    directly or not, in functions too, of `models`, `precompute/runs`, `data/sources`, `data/blobs.py`
+    and `data/records` without their queries. File names count, comments too: the hash says "the same
+    sources", not "the same meaning". Imports are read from the text, nothing is imported; one made
+    from a computed name is not seen. Without `root` the answer is found once per process, so that it
+    fits the modules that are loaded.
     """
-    root = root or source_root()
-    patterns = (
-        "models/**/*.py",
-        "precompute/runs/**/*.py",
-        "data/sources/**/*.py",
-        f"precompute/studies/{study}.py",
-        f"data/records/{study}*.py",
-    )
+    return _own_source_hash(study, run) if root is None else _hash_sources(study, run, root)
+
+
+@lru_cache
+def _own_source_hash(study: str, run: str) -> str:
+    return _hash_sources(study, run, source_root())
+
+
+def _hash_sources(study: str, run: str, root: Path) -> str:
     digest = hashlib.sha256()
-    for path in sorted({path for pattern in patterns for path in root.glob(pattern)}):
+    declaration = root / f"precompute/studies/{study}.py"
+    files = _imported_files(run.partition(":")[0], root) | ({declaration} if declaration.is_file() else set())
+    for path in sorted(files):
         content = path.read_bytes()
         digest.update(f"{path.relative_to(root).as_posix()}\0{len(content)}\0".encode())
         digest.update(content)
     return digest.hexdigest()
+
+
+def _imported_files(start: str, root: Path) -> set[Path]:
+    """The files of the module `start` and of every module in scope that it imports, directly or not."""
+    found: set[Path] = set()
+    waiting = {(module, path) for module in _with_parents(start) if (path := _file_of(module, root))}
+    while waiting:
+        module, path = waiting.pop()
+        if path in found or not (module == start or _counts(path.relative_to(root))):
+            continue
+        found.add(path)
+        package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+        for name in _imports(path.read_text(encoding="utf-8"), package):
+            waiting |= {(part, file) for part in _with_parents(name) if (file := _file_of(part, root))}
+    return found
+
+
+def _counts(path: Path) -> bool:
+    """Whether a file, relative to the root, is one that shapes numbers."""
+    if path.parts[:2] == ("data", "records"):
+        return not path.stem.endswith("_queries")
+    return (
+        path.parts[0] == "models"
+        or path.parts[:2] in (("precompute", "runs"), ("data", "sources"))
+        or path.parts == ("data", "blobs.py")
+    )
+
+
+def _imports(source: str, package: str) -> set[str]:
+    """Dotted names of all that a module of `package` imports; of `from a import b` also a.b, if it is one."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            parts = package.split(".")
+            base = parts[: len(parts) - node.level + 1] if node.level else []
+            origin = ".".join([*base, *([node.module] if node.module else [])])
+            names |= {origin, *(f"{origin}.{alias.name}" for alias in node.names)}
+    return names
+
+
+def _with_parents(module: str) -> list[str]:
+    """a.b.c, and a.b and a, whose `__init__` runs before it."""
+    parts = module.split(".")
+    return [".".join(parts[:n]) for n in range(1, len(parts) + 1)]
+
+
+def _file_of(module: str, root: Path) -> Path | None:
+    """The file of a module of ours; None for what is not a module here."""
+    place = root.joinpath(*module.split("."))
+    for file in (place.with_name(place.name + ".py"), place / "__init__.py"):
+        if file.is_file():
+            return file
+    return None
 
 
 def choose_device(threads: int = 1) -> Device:

@@ -11,7 +11,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from data.artefacts import check_name
 from data.errors import CloudChamberError
+from data.paths import ARTEFACTS_NAME
 from data.runs import RunRow
 from data.schema import TableSpec
 from data.staged import DONE, SHARD_SUFFIX, StagedRun, fsync
@@ -75,6 +77,16 @@ class ShardRecorder:
         if self._waiting_bytes[table] >= _SHARD_BYTES:
             self._flush(table)
 
+    def artefact(self, name: str, content: bytes) -> None:
+        """Keep `content` as the run's artefact `name`; a second one of that name takes its place.
+
+        Raises CloudChamberError("artefact_name") when no file may be called so.
+        """
+        folder = self.folder / ARTEFACTS_NAME
+        file = folder / check_name(name)
+        folder.mkdir(exist_ok=True)
+        write_atomically(file, content, durable=True)
+
     def progress(self, done: int, total: int, stage: str) -> None:
         """Report progress; raises Cancelled if the run was asked to stop."""
         if (self._cancelled is not None and self._cancelled()) or (self.folder / CANCEL).exists():
@@ -127,11 +139,11 @@ class ShardRecorder:
             )
 
 
-def write_atomically(path: Path, text: str, *, durable: bool = False) -> None:
+def write_atomically(path: Path, content: str | bytes, *, durable: bool = False) -> None:
     """Write a small file so that a reader sees the old content or the new, never a part."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
+    with temporary.open("wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
         if durable:
             file.flush()
             os.fsync(file.fileno())

@@ -55,7 +55,7 @@ class SubjectSpec:
 
     slug: str
     title: str
-    kind: Literal["pretrained", "trained", "brought"]
+    kind: Literal["pretrained", "trained", "computed", "brought"]
     description: str
     source: str
     licence: str
@@ -113,6 +113,9 @@ class Recorder(Protocol):
 
     def write(self, table: str, rows: pa.Table) -> None:
         """Append `rows` to one of the study's tables; validated here, `run_id` is added."""
+
+    def artefact(self, name: str, content: bytes) -> None:
+        """Leave a small file, such as a checkpoint, beside the rows; `data.artefacts.find` finds it."""
 
     def progress(self, done: int, total: int, stage: str) -> None:
         """Report progress. Raises Cancelled if the run was asked to stop."""

@@ -154,7 +154,7 @@ def _check(
         row.subject,
         tables,
         again.row.error,
-        source_changed=row.source_hash != source_hash(row.study),
+        source_changed=row.source_hash != source_hash(row.study, study.run),
         versions_changed=changed_versions(row, study),
         seconds=again.row.seconds,
         seconds_stored=row.seconds,

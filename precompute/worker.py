@@ -174,7 +174,9 @@ def _run(
     device = device or choose_device(work.threads or 1)
     seed_everything(work.config.seed)
     module, name = work.run.split(":")
-    getattr(importlib.import_module(module), name)(work.config, recorder, device)
+    run = getattr(importlib.import_module(module), name)
+    source_hash(work.study, work.run)  # found now: who edits the sources meanwhile does not change the run
+    run(work.config, recorder, device)
     seconds = time.monotonic() - clock
     return recorder.finish(_row(work, device, begun, seconds, notices=json.dumps(recorder.notices)))
 
@@ -206,7 +208,7 @@ def _row(
         device=device.name,
         device_reason=device.reason,
         versions=json.dumps(versions(work.packages), sort_keys=True),
-        source_hash=source_hash(work.study),
+        source_hash=source_hash(work.study, work.run),
         started=begun,
         seconds=round(seconds, 3),
         status="failed" if error else "done",

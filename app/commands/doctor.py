@@ -220,7 +220,7 @@ def drift(frame: object) -> Iterable[Check]:
             )
             continue
         study = STUDIES[str(slug)]
-        drifted = int((runs["source_hash"] != source_hash(study.slug)).sum())
+        drifted = int((runs["source_hash"] != source_hash(study.slug, study.run)).sum())
         old = int((runs["study_version"] != study.version).sum())
         if drifted or old:
             said = f"{drifted} of {len(runs)} runs were made by other sources"

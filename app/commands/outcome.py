@@ -20,7 +20,8 @@ KINDS: Mapping[int, tuple[str, ...]] = {
     # Another argument or setting mends it.
     WRONG_USE: (
         *("usage", "unknown_study", "unknown_profile", "unknown_subject", "subject_unknown", "run_unknown"),
-        *("jobs_invalid", "config_invalid", "name_invalid", "name_taken", "text_unknown"),
+        *("jobs_invalid", "config_invalid", "name_invalid", "name_taken", "text_unknown", "artefact_unknown"),
+        "dataset_unknown",
         *("port_in_use", "port_forbidden", "port_invalid", "host_unknown"),
         *(
             "home_unwritable",
@@ -36,7 +37,7 @@ KINDS: Mapping[int, tuple[str, ...]] = {
     # What is there cannot be used.
     REFUSED: (
         *("store_missing", "store_corrupt", "store_newer", "store_older", "store_unreadable"),
-        *("runs_missing", "traces_missing", "published_damaged", "published_too_big"),
+        *("runs_missing", "traces_missing", "published_damaged", "published_too_big", "artefact_twice"),
         *("text_empty", "text_short", "registry_unreadable"),
     ),
     # The machine has no more.
@@ -45,12 +46,14 @@ KINDS: Mapping[int, tuple[str, ...]] = {
     MISSING: (
         "package_missing",
         "package_damaged",
+        "dataset_missing",
+        "dataset_damaged",
         "library_missing",
         "browser_missing",
         "scheduler_missing",
     ),
     # Ours to mend, or damage that no command can explain.
-    OUR_FAULT: ("our_fault", "trace_invalid", "map_codec", "map_damaged", "map_invalid"),
+    OUR_FAULT: ("our_fault", "trace_invalid", "artefact_name", "map_codec", "map_damaged", "map_invalid"),
 }
 CODES = {kind: code for code, kinds in KINDS.items() for kind in kinds}
 

@@ -22,9 +22,14 @@ WHATIF_TOP = 40
 _ROWS = 184  # px for the names of the variants
 
 
-def variant_name(variant: str, token: str) -> str:
-    """What stands first in a variant, for an axis: "removed: the", "replaced: a newline"."""
-    return f"{variant}: {plain(token)}" if variant in ("original", "removed") else variant
+def variant_name(variant: str, token: str, samples: int) -> str:
+    """What stands first in a variant, for an axis: "removed: the", "replaced: newline".
+
+    Chunks begin with different tokens: over several the original and the removed one have no token
+    to name.
+    """
+    named = samples == 1 and variant in ("original", "removed")
+    return f"{variant}: {plain(token)}" if named else variant
 
 
 def whatif_dots(table: pd.DataFrame, eps: float, palette: Palette) -> Figure:
@@ -33,7 +38,12 @@ def whatif_dots(table: pd.DataFrame, eps: float, palette: Palette) -> Figure:
     `table` has variant, first_token, samples, first_rate, low, high (5th and 95th percentile over
     chunks), second_rate and elsewhere_rate, all shares of heads above `eps`.
     """
-    rows = [inert(variant_name(v, t)) for v, t in zip(table["variant"], table["first_token"], strict=True)]
+    rows = [
+        inert(variant_name(variant, token, samples))
+        for variant, token, samples in zip(
+            table["variant"], table["first_token"], table["samples"], strict=True
+        )
+    ]
     fig = go.Figure()
     for column, name, symbol, main in reversed(_MARKS):
         error = (
@@ -119,9 +129,11 @@ def whatif_reading(table: pd.DataFrame) -> str:
     before = float(original["first_rate"])
     worst = min(rows.values(), key=lambda row: row["first_rate"])
     least = float(worst["first_rate"])
-    opening = (
-        f"With {markdown(str(original['first_token']))} in first place {share(before)} of heads sink on it."
-    )
+    if int(original["samples"]) > 1:
+        opening = f"With their own first token {share(before)} of heads sink on it."
+    else:
+        token = markdown(str(original["first_token"]))
+        opening = f"With {token} in first place {share(before)} of heads sink on it."
     if least >= 0.9 * before:
         return (
             f"{opening} Whatever takes its place, at least {share(least)} do: **the sink belongs to the "

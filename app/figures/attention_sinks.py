@@ -142,7 +142,7 @@ def _strip(by_layer: pd.DataFrame, palette: Palette) -> dict[str, Any]:
         "marker": {"color": palette.hot},
         "yaxis": "y2",
         "customdata": [[share(rate)] for rate in by_layer["rate"]],
-        "hovertemplate": "layer %{x}<br><b>%{customdata[0]}</b> of head readings sink<extra></extra>",
+        "hovertemplate": "layer %{x}<br><b>%{customdata[0]}</b> of heads and chunks sink<extra></extra>",
     }
 
 

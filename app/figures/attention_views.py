@@ -37,7 +37,7 @@ def kinds_bars(kinds: pd.DataFrame, eps: float, palette: Palette) -> Figure:
         fig,
         palette,
         max(HEIGHT, 48 + 28 * len(frame)),
-        "share of head readings above ε",
+        "share of heads and chunks above ε",
         left=144,
         y_grid=False,
         x_grid=True,
@@ -45,7 +45,7 @@ def kinds_bars(kinds: pd.DataFrame, eps: float, palette: Palette) -> Figure:
     _percent_bars(fig, frame["rate"])
     others = frame[frame["kind"] != "first"]
     text = (
-        f"The first position is a sink in **{share(_rate(frame, 'first'))}** of head readings, whatever "
+        f"The first position is a sink in **{share(_rate(frame, 'first'))}** of heads and chunks, whatever "
         "stands there."
     )
     if len(others):
@@ -98,7 +98,7 @@ def threshold_curve(curve: pd.DataFrame, eps: float, even: float | None, palette
             y=curve["rate"],
             mode="lines",
             line={"color": palette.hot, "width": 2},
-            hovertemplate="ε = %{x:.2f}<br><b>%{y:.0%}</b> of head readings above<extra></extra>",
+            hovertemplate="ε = %{x:.2f}<br><b>%{y:.0%}</b> of heads and chunks above<extra></extra>",
         )
     )
     layout(fig, palette, HEIGHT, "threshold ε", "sink rate")

@@ -77,12 +77,17 @@ def page() -> None:
         prose.page_head(STUDY.title, STUDY.question, f"{STUDY.summary} {papers}.")
     store = current_store()
     runs = attention_runs.runs_of(store)
+    failed = attention_runs.failures_of(store)
     if not runs:
-        states.empty_state(
-            "The store holds no attention traces yet.",
-            "Run `cloudchamber precompute attention_sinks --profile laptop`.",
-        )
+        for run_id, error in failed[:3]:
+            states.failed_run_state(run_id, error)
+        if not failed:
+            states.empty_state(
+                "The store holds no attention traces yet.",
+                "Run `cloudchamber precompute attention_sinks --profile laptop`.",
+            )
         st.stop()
+    states.failed_runs_notice([run_id for run_id, _ in failed])
     models = attention_runs.by_model(runs)
     show_finished(runs)
     run, metric, eps = control_row(models)

@@ -78,7 +78,7 @@ def page() -> None:
         study = controls.choice("Study", studies, "study")
     with find:
         wanted = controls.text("Find", "find", longest=80, help="A part of a name, unit or meaning.")
-    with sharing, st.container(horizontal_alignment="right"):
+    with sharing:
         share.share_popover()
     groups = [(s.slug, tuple(s.tables.values())) for s in STUDIES.values()] + [("runs", (RUNS,))]
     tables = [table for slug, group in groups if study in ("", slug) for table in group]

@@ -38,7 +38,7 @@ def page() -> None:
             wrap=True,
         )
         study = controls.choice("Study", studies, "study") if len(STUDIES) > 1 else ""
-    with sharing, st.container(horizontal_alignment="right"):
+    with sharing:
         share.share_popover()
     st.markdown(summary(tally))
     shown = [

@@ -182,6 +182,17 @@ def _rows(store: Store, *, private: bool) -> list[Run]:
     ]
 
 
+def failures_of(store: Store) -> list[tuple[str, str | None]]:
+    """Run id and error of every stored run of the study that failed."""
+    runs = cached_on(store, _failed)
+    return list(zip(runs["run_id"], runs["error"], strict=True))
+
+
+def _failed(store: Store) -> pd.DataFrame:
+    runs = store.runs(STUDY.slug)
+    return runs[runs["status"] == "failed"]
+
+
 def runs_of(store: Store) -> list[Run]:
     """Every traced text: the published ones, then this visit's own."""
     own = jobs.pool().store(jobs.visit())

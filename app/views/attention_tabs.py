@@ -15,7 +15,7 @@ from app.views.attention_methods import METHODS
 from app.views.attention_runs import Run
 from app.views.attention_text import own_text
 from app.widgets import claims, controls, downloads, explain, provenance, states
-from app.widgets.figure import draw
+from app.widgets.figure import draw, format_control
 from app.widgets.store import cached_on
 from data.records import attention_sinks as tables
 from data.records import attention_sinks_queries as queries
@@ -164,7 +164,7 @@ def overview(run: Run, eps: float) -> None:
 
 
 def numbers(run: Run, eps: float) -> None:
-    """The numbers behind the figures, with their downloads."""
+    """The numbers behind the figures, with their downloads, and the format that figures are saved in."""
     layer, head = attention_explorer.place() or (0, 0)
     options: dict[str, tuple[str, Callable[[], pd.DataFrame]]] = {
         "heads": ("All heads", lambda: run.heads(eps)),
@@ -179,6 +179,7 @@ def numbers(run: Run, eps: float) -> None:
     downloads.numbers(
         options[table][1](), f"attention_{table}_{run.id}", columns, alt=f"{labels[table]} of {run.title}"
     )
+    format_control()
 
 
 def method(store: Store, run: Run) -> None:

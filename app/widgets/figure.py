@@ -10,11 +10,12 @@ if TYPE_CHECKING:
     from app.figures.base import Figure
 
 FORMATS = ("PNG", "SVG")
+_FORMAT = "figure_format"  # of this visit; a widget's own state goes when its tab closes
 
 
 def plot_config(name: str) -> dict[str, Any]:
     """Plotly's settings: a quiet toolbar on hover, whose camera saves the figure as `name`."""
-    chosen = str(st.session_state.get("figure_format", FORMATS[0])).lower()
+    chosen = str(st.session_state.get(_FORMAT, FORMATS[0])).lower()
     return {
         "displaylogo": False,
         "displayModeBar": "hover",
@@ -38,12 +39,16 @@ def draw(figure: Figure, key: str, *, reading: bool = True, **settings: Any) -> 
 
 
 def format_control() -> None:
-    """PNG or SVG: what the camera in a figure's toolbar saves."""
-    st.segmented_control(
+    """PNG or SVG: what the camera in a figure's toolbar saves, on every page of this visit."""
+    before = st.session_state.get(_FORMAT, FORMATS[0])
+    chosen = st.segmented_control(
         "Figures as",
         FORMATS,
-        default=FORMATS[0],
+        default=before,
         required=True,
-        key="figure_format",
+        key=f"{_FORMAT}_control",
         help="The camera in a figure's toolbar saves it in this format.",
     )
+    if chosen != before:
+        st.session_state[_FORMAT] = chosen
+        st.rerun()  # the whole page: figures outside this fragment have cameras too

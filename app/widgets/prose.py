@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from precompute.study import Paper, Study
+from precompute.study import Paper
 
 # One line for every term a page uses without explaining it: help lines of controls take them from here.
 GLOSSARY = {
@@ -63,11 +63,6 @@ def page_head(title: str, question: str = "", summary: str = "", papers: Sequenc
         st.markdown(summary, width=720)
     if papers:
         st.caption(" · ".join(cite(paper) for paper in papers))
-
-
-def study_head(study: Study) -> None:
-    """The top of a study's page."""
-    page_head(study.title, study.question, study.summary, study.papers)
 
 
 def cite(paper: Paper) -> str:

@@ -19,12 +19,13 @@ def share_url() -> str:
 
 @st.fragment
 def share_popover() -> None:
-    """A button that opens the link, with a copy button beside it. Place it after the controls.
+    """A button at the right that opens the link, with a copy button beside it. Place it after the controls.
 
     The link is made when it is opened: until then controls in other fragments may have moved, and
     those run without this one.
     """
-    popover = st.popover("Share", icon=":material/link:", type="tertiary", key="share", on_change="rerun")
+    with st.container(horizontal_alignment="right"):  # here: a fragment is a block of its own
+        popover = st.popover("Share", icon=":material/link:", type="tertiary", key="share", on_change="rerun")
     if popover.open:
         with popover:
             st.markdown("This link opens the page as you see it now.")

@@ -6,7 +6,7 @@ never shown.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NoReturn
 
@@ -61,13 +61,27 @@ def empty_state(what: str, remedy: str) -> None:
 
 
 def failed_run_state(run_id: str, error: str | None) -> None:
-    """A stored run that failed: its last line of error, without the traceback."""
-    lines = [line for line in (error or "").strip().splitlines() if line.strip()]
+    """A stored run that failed: the sentence its error begins with, without the traceback."""
+    lines = (error or "").strip().splitlines()
     with st.container(border=True):
         st.markdown(f"**Run `{inert(run_id, 16)}` failed and has no traces.**")
         if lines:
-            st.markdown(sentence(lines[-1].strip()))
+            st.markdown(sentence(lines[0]))
         st.markdown("`cloudchamber precompute` tries it again; `cloudchamber runs` shows the full error.")
+
+
+def failed_runs_notice(run_ids: Sequence[str]) -> None:
+    """Runs that failed beside others that are done: which, and what mends it. Nothing without any."""
+    if not run_ids:
+        return
+    named = ", ".join(f"`{inert(name, 16)}`" for name in run_ids[:3])
+    more = f" and {len(run_ids) - 3} more" if len(run_ids) > 3 else ""
+    which = "A run failed and is" if len(run_ids) == 1 else f"{len(run_ids)} runs failed and are"
+    again = "it" if len(run_ids) == 1 else "them"
+    notice(
+        f"{which} not shown: {named}{more}. `cloudchamber precompute` tries {again} again; "
+        "`cloudchamber runs` shows the full error."
+    )
 
 
 def notice(text: str) -> None:

@@ -1,7 +1,7 @@
 """The trace store as pages see it: one shared connection, always at its newest generation.
 
-What is read is cached by content: `cached(queries.heads, run_id)` runs its query once per generation
-of the store and for all visitors. Results are shared, so nobody may change them in place.
+What is read is cached by content: `cached_on(store, queries.heads, run_id)` runs its query once per
+generation of the store and for all visitors. Results are shared, so nobody may change them in place.
 """
 
 from __future__ import annotations
@@ -51,23 +51,14 @@ def _result(name: str, path: str, content: str, args: tuple, kwargs: dict, _call
     return _call()
 
 
-def cached(query: Callable[Concatenate[Store, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """`query(store, *args, **kwargs)` on the current store, computed once per generation of its content.
-
-    Arguments are values (text, numbers, tuples of them). The result is shared between visitors and
-    read-only. Ends the page with a state when the store cannot be read.
-    """
-    store = current_store()
-    try:
-        return cached_on(store, query, *args, **kwargs)
-    except CloudChamberError as error:
-        stop_with(error)
-
-
 def cached_on(
     store: Store, query: Callable[Concatenate[Store, P], R], *args: P.args, **kwargs: P.kwargs
 ) -> R:
-    """As `cached`, on a store at hand (a private one, for example); lets CloudChamberError through."""
+    """`query(store, *args, **kwargs)`, computed once per generation of the store's content.
+
+    Arguments are values (text, numbers, tuples of them). The result is shared between visitors and
+    read-only. Lets CloudChamberError through.
+    """
     name = f"{query.__module__}.{query.__qualname__}"
     call = lambda: query(store, *args, **kwargs)  # noqa: E731
     result: R = _result(name, str(store.path), store.generation, args, kwargs, call)

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from data.records import attention_sinks_queries as queries
+from data.sources.texts import TEXTS
 from models.intervals import bootstrap_mean
 from precompute.study import Claim, ClaimResult, Verdict
 
@@ -32,6 +33,12 @@ def _verdict(holds: bool) -> Verdict:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
+
+
+def _titles(texts: pd.Series) -> str:
+    """Bundled texts by their titles: "Genesis (King James) and Python code"."""
+    *others, last = [TEXTS[slug].title for slug in NATURAL if slug in set(texts)]
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _traces(store: Store, texts: tuple[str, ...], bos: bool = False) -> pd.DataFrame:
@@ -64,7 +71,7 @@ def most_heads_sink(store: Store) -> ClaimResult:
         float(rates.mean()),
         "share of heads",
         f"{_percent(float(rates.mean()))} of (sample, layer, head) give the first token more than 30 % of "
-        f"their attention, over {len(rates)} chunks of {', '.join(sorted(runs['text']))}.",
+        f"their attention, over {len(rates)} chunks of {_titles(runs['text'])}.",
         interval,
         tuple(runs["run_id"]),
     )
@@ -127,7 +134,7 @@ def position_not_token(store: Store) -> ClaimResult:
         "× the original sink rate",
         f"With another token put in first place the sink rate is {mean:.2f} of the original's on average, "
         f"{low:.2f} for the worst of {len(ratios)} replacements.",
-        (low, float(max(ratios))),
+        bootstrap_mean(ratios) if len(ratios) > 1 else None,
         tuple(runs["run_id"]),
     )
 

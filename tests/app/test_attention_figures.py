@@ -359,17 +359,21 @@ def test_kinds_are_ordered_by_rate_and_counted() -> None:
         }
     )
     figure = views.kinds_bars(kinds, 0.3, LIGHT)
+    assert figure.fig.layout.xaxis.title.text == "share of heads and chunks above ε"
     assert list(figure.fig.data[0].y) == ["first position (20)", "punctuation (133)", "word (900)"]
     assert list(figure.fig.data[0].marker.color) == [LIGHT.hot, LIGHT.muted, LIGHT.muted]
     assert words(figure.reading) == (
-        "The first position is a sink in **71 %** of head readings, whatever stands there. Of all other "
-        "tokens, punctuation marks come nearest, with 2 %."
+        "The first position is a sink in **71 %** of heads and chunks, whatever stands there. Of all "
+        "other tokens, punctuation marks come nearest, with 2 %."
     )
 
 
 def test_threshold_curve_marks_the_chosen_one_and_even_attention() -> None:
     curve = pd.DataFrame({"eps": [0.0, 0.2, 0.4, 1.0], "rate": [1.0, 0.8, 0.6, 0.0]})
     figure = views.threshold_curve(curve, 0.3, 0.0741, LIGHT)
+    assert figure.fig.data[0].hovertemplate == (
+        "ε = %{x:.2f}<br><b>%{y:.0%}</b> of heads and chunks above<extra></extra>"
+    )
     assert figure.fig.data[1].x[0] == 0.3
     assert figure.fig.data[1].y[0] == pytest.approx(0.7)
     assert "even attention would<br>give each head 7.4 %" in notes(figure)
@@ -413,12 +417,12 @@ def test_norms_shade_what_layers_without_sinks_read() -> None:
 # What if, streaming
 
 
-def variants(removed: float) -> pd.DataFrame:
+def variants(removed: float, samples: int = 20) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "variant": ["original", "removed", "replaced: newline"],
             "first_token": [" In", " the", "\n"],
-            "samples": [20, 20, 20],
+            "samples": [samples] * 3,
             "first_rate": [0.80, removed, 0.78],
             "low": [0.7, removed - 0.1, 0.7],
             "high": [0.9, removed + 0.1, 0.8],
@@ -431,19 +435,27 @@ def variants(removed: float) -> pd.DataFrame:
 def test_what_if_says_whether_the_sink_belongs_to_the_position() -> None:
     stays = causes.whatif_dots(variants(0.79), 0.3, LIGHT)
     assert words(stays.reading) == (
-        "With “In” in first place 80 % of heads sink on it. Whatever takes its place, at least 78 % do: "
+        "With their own first token 80 % of heads sink on it. Whatever takes its place, at least 78 % do: "
         "**the sink belongs to the position, not to the token.**"
     )
     moves = causes.whatif_reading(variants(0.2))
     assert words(moves) == (
-        "With “In” in first place 80 % of heads sink on it. In the variant “removed” only **20 %** sink on "
+        "With their own first token 80 % of heads sink on it. In the variant “removed” only **20 %** sink on "
         "what stands first; 30 % have their strongest sink elsewhere."
     )
     assert stays.fig.layout.xaxis.title.text == "share of heads above ε = 0.30"
     dots = stays.fig.data[-1]
     assert list(dots.x) == [0.80, 0.79, 0.78]
     assert list(dots.error_x.array) == pytest.approx([0.1, 0.1, 0.02])
-    assert "removed: the 79 % on the first position, 30 % elsewhere" in words(stays.alt)
+    assert list(dots.y) == ["original", "removed", "replaced: newline"], "20 chunks begin differently"
+    assert "removed 79 % on the first position, 30 % elsewhere" in words(stays.alt)
+
+
+def test_what_if_names_the_first_token_of_a_single_chunk() -> None:
+    one = causes.whatif_dots(variants(0.79, samples=1), 0.3, LIGHT)
+    assert list(one.fig.data[-1].y) == ["original: In", "removed: the", "replaced: newline"]
+    assert words(one.reading).startswith("With “In” in first place 80 % of heads sink on it. Whatever")
+    assert "removed: the 79 % on the first position, 30 % elsewhere" in words(one.alt)
 
 
 def stream(kept_four: float) -> pd.DataFrame:

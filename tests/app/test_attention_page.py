@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,11 +16,13 @@ from app.figures.attention_metrics import METRICS
 from app.views import attention_text
 from app.views.attention_tabs import NAMES
 from data.paths import published_dir
-from data.publish import import_published
+from data.publish import StagedRun, import_published, publish
 from data.records import attention_sinks_queries as queries
+from data.records.attention_sinks import TABLES
 from data.store import open_store
 from tests.app import attention_store
 from tests.app.attention_store import publish_all
+from tests.app.small_store import stage
 
 PAGE = Path(__file__).resolve().parents[2] / "app" / "pages" / "attention_sinks.py"
 OWN = "Your own text"
@@ -185,6 +189,66 @@ def test_every_table_of_numbers_is_what_the_store_holds(home: Path) -> None:
         assert len(queries.importance(store, run["run_id"], 1, 2)) == 24
 
 
+def saved_as(at: AppTest) -> set[str]:
+    """The formats in which the cameras of the page's figures save."""
+    charts = at.get("plotly_chart")
+    return {json.loads(chart.proto.config)["toImageButtonOptions"]["format"] for chart in charts}
+
+
+def test_figures_are_saved_as_svg_when_asked_on_the_whole_page(home: Path) -> None:
+    at = visit(view="Numbers")
+    assert saved_as(at) == {"png"}
+    at.segmented_control(key="figure_format_control").set_value("SVG").run()
+    assert not at.exception
+    assert saved_as(at) == {"svg"}
+    kept = at.session_state["figure_format"]  # no widget's key: it holds when the tab is closed
+    for view in ("Streaming", "Numbers"):
+        again = AppTest.from_file(str(PAGE), default_timeout=30)
+        again.query_params["view"] = view
+        again.session_state["figure_format"] = kept
+        again.run()
+        assert saved_as(again) == {"svg"}
+    assert again.segmented_control(key="figure_format_control").value == "SVG"
+    again.segmented_control(key="figure_format_control").set_value("PNG").run()
+    assert saved_as(again) == {"png"}
+
+
+def failed(folder: Path, error: str, **settings: object) -> StagedRun:
+    """A run that failed."""
+    run = replace(attention_store.row(attention_store.config(**settings)), status="failed", error=error)
+    return stage(folder / run.run_id, run, {})
+
+
+def test_runs_that_failed_are_said_beside_those_that_did_not(home: Path, tmp_path: Path) -> None:
+    assert "failed" not in words(visit())
+    one = failed(tmp_path / "failed", "ValueError: no\n\nTraceback …", text="random")
+    publish(home / "traces.duckdb", [one], TABLES)
+    at = visit()
+    assert f"A run failed and is not shown: `{one.row.run_id}`. `cloudchamber precompute` tries it" in words(
+        at
+    )
+    more = [failed(tmp_path / "failed", "no", text="random", length=n) for n in range(8, 12)]
+    publish(home / "traces.duckdb", more, TABLES)
+    said = words(visit())
+    assert "5 runs failed and are not shown: `" in said
+    assert "and 2 more. `cloudchamber precompute` tries them again" in said
+    assert "who looks at whom" in said
+
+
+def test_only_failed_runs_say_what_went_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOUDCHAMBER_HOME", str(tmp_path))
+    error = "ValueError: no <b>text in /home/someone/text.txt\n\nTraceback (most recent call last):\n  File"
+    run = failed(tmp_path / "failed", error)
+    publish(tmp_path / "traces.duckdb", [run], TABLES)
+    said = words(visit())
+    assert f"Run `{run.row.run_id}` failed and has no traces." in said
+    assert "ValueError\\: no \\<b\\>text in text.txt" in said
+    assert "Traceback" not in said
+    assert "/home" not in said
+    assert "no attention traces yet" not in said
+    st.cache_resource.clear()
+
+
 def test_values_of_a_link_that_do_not_exist_are_said(home: Path) -> None:
     at = visit(
         model="gpt-5", text="../../etc/passwd", metric="<img src=x>", layer="-1", head="1e400", view="[]"
@@ -198,9 +262,6 @@ def test_values_of_a_link_that_do_not_exist_are_said(home: Path) -> None:
 
 def test_an_empty_store_says_what_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLOUDCHAMBER_HOME", str(tmp_path))
-    from data.publish import publish
-    from data.records.attention_sinks import TABLES
-
     publish(tmp_path / "traces.duckdb", [attention_store.stream(tmp_path / "staged")], TABLES)
     at = visit()
     assert "The store holds no attention traces yet." in words(at)

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from streamlit import config
 
-from app import theme
 from app.theme import DARK, LIGHT, Palette, contrast, lightened, lightness, luminance, palette, track_rgb
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -106,7 +105,7 @@ def test_track_table_passes_through_its_stops(colours: Palette) -> None:
 
 
 def test_scales_for_plotly_span_zero_to_one() -> None:
-    assert [at for at, _ in theme.track_scale("dark")] == [0, 0.25, 0.5, 0.75, 1]
+    assert [at for at, _ in palette("dark").colorscale] == [0, 0.25, 0.5, 0.75, 1]
     assert palette("light").diverging_scale[2][1] == LIGHT.track[0]
 
 

@@ -34,6 +34,19 @@ def test_a_page_is_accessible_and_fits(open_page: OpenPage, path: str, scheme: S
     assert findings(page) == []
 
 
+@pytest.mark.parametrize("path", PAGES[1:])
+def test_the_share_button_ends_where_the_page_does(open_page: OpenPage, path: str) -> None:
+    page = open_page(path)
+    gap = page.evaluate(
+        """() => {
+          const main = document.querySelector('[data-testid="stMainBlockContainer"]');
+          const edge = main.getBoundingClientRect().right - parseFloat(getComputedStyle(main).paddingRight);
+          return edge - document.querySelector('.st-key-share button').getBoundingClientRect().right;
+        }"""
+    )
+    assert abs(gap) < 1
+
+
 def test_every_figure_has_a_description(open_page: OpenPage) -> None:
     page = open_page("attention_sinks")
     charts = page.get_by_test_id("stPlotlyChart").all()

@@ -8,6 +8,7 @@ import random
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ import pytest
 from rich.console import Console
 
 from data.errors import CloudChamberError
+from data.paths import source_root
 from data.runs import canonical_json, run_id
 from data.schema import TableSpec
 from precompute.events import (
@@ -31,7 +33,7 @@ from precompute.events import (
     Summary,
 )
 from precompute.log import open_log
-from precompute.provenance import choose_device, seed_everything, source_hash, versions
+from precompute.provenance import _imported_files, choose_device, seed_everything, source_hash, versions
 from precompute.recorder import CANCEL, PROGRESS, Cancelled, ShardRecorder
 from precompute.report import Reporter, duration, print_summary
 from precompute.worker import Work, explained, perform
@@ -74,6 +76,27 @@ def test_the_recorder_refuses_what_does_not_fit(tmp_path: Path) -> None:
             recorder.write(table, rows)
         assert caught.value.kind == "trace_invalid"
     assert list((tmp_path / "r").iterdir()) == []
+
+
+def test_artefacts_are_kept_whole_under_safe_names(tmp_path: Path) -> None:
+    recorder = ShardRecorder("r", TABLES, tmp_path / "r")
+    for name in ("", ".hidden", "-x", "Upper", "a/b", "../a", "a\\b", "a b", "é", "a\n", "a" * 81):
+        with pytest.raises(CloudChamberError, match="cannot be the name of an artefact") as caught:
+            recorder.artefact(name, b"x")
+        assert caught.value.kind == "artefact_name"
+    assert list((tmp_path / "r").iterdir()) == []
+    recorder.artefact("kjv-krause-s0.safetensors", b"early")
+    recorder.artefact("kjv-krause-s0.safetensors", b"late\x00")
+    recorder.artefact("a" * 80, b"")
+    work = Work.of(study(), plan(1)[0], tmp_path)
+    done = perform(work)
+    staged = recorder.finish(replace(done.row, run_id="r"))
+    assert {file.name: file.read_bytes() for file in staged.artefacts()} == {
+        "kjv-krause-s0.safetensors": b"late\x00",
+        "a" * 80: b"",
+    }
+    assert done.artefacts() == []
+    assert recorder.finish(replace(done.row, status="failed", error="no")).artefacts() == []
 
 
 def test_progress_is_written_whole_and_cancels(tmp_path: Path) -> None:
@@ -166,26 +189,84 @@ def test_the_engine_imports_no_torch(module: str) -> None:
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "set()\n"
 
 
-def test_the_source_hash_follows_the_study_and_nothing_else(tmp_path: Path) -> None:
-    for name in (
-        "models/a/b.py", "precompute/runs/x.py", "precompute/studies/x.py", "precompute/studies/y.py",
-        "data/records/x.py", "data/records/x_queries.py", "data/sources/texts.py", "app/page.py",
-    ):  # fmt: skip
+SOURCES = {
+    "precompute/runs/__init__.py": "",
+    "precompute/runs/x.py": "import models.a.b as b\nfrom data.records.x import T\nfrom . import helper\n",
+    "precompute/runs/helper.py": "def f():\n    from data.sources import texts\n    import data.blobs\n",
+    "precompute/runs/y.py": "import models.other\n",
+    "precompute/studies/x.py": "from data.records.x_queries import q\n",
+    "precompute/studies/y.py": "",
+    "precompute/study.py": "import models.other\n",
+    "models/__init__.py": "",
+    "models/a/__init__.py": "from ..shared import f\n",
+    "models/a/b.py": "from models.a import c\nimport numpy, precompute.study\n",
+    "models/a/c.py": "import models.a.b\n",
+    "models/shared.py": "",
+    "models/other.py": "",
+    "data/__init__.py": "",
+    "data/blobs.py": "",
+    "data/errors.py": "",
+    "data/records/x.py": "from data.records.x_queries import q\nimport data.errors\n",
+    "data/records/x_queries.py": "",
+    "data/records/y.py": "",
+    "data/sources/__init__.py": "",
+    "data/sources/texts.py": "",
+    "data/sources/pictures.py": "",
+    "app/page.py": "",
+}
+FOLLOWED = {
+    "precompute/runs/__init__.py", "precompute/runs/x.py", "precompute/runs/helper.py",
+    "precompute/studies/x.py", "models/__init__.py", "models/a/__init__.py", "models/a/b.py",
+    "models/a/c.py", "models/shared.py", "data/blobs.py", "data/records/x.py", "data/sources/__init__.py",
+    "data/sources/texts.py",
+}  # fmt: skip
+
+
+def test_the_source_hash_follows_what_the_run_imports_and_nothing_else(tmp_path: Path) -> None:
+    for name, text in SOURCES.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("a = 1\n")
-    before = source_hash("x", tmp_path)
-    assert len(before) == 64
-    for name, follows in (
-        ("models/a/b.py", True), ("precompute/runs/x.py", True), ("precompute/studies/x.py", True),
-        ("data/records/x_queries.py", True), ("data/sources/texts.py", True),
-        ("precompute/studies/y.py", False), ("app/page.py", False),
-    ):  # fmt: skip
-        (tmp_path / name).write_text("a = 2\n")
-        assert (source_hash("x", tmp_path) != before) is follows, name
-        (tmp_path / name).write_text("a = 1\n")
-    assert source_hash("x", tmp_path) == before
-    (tmp_path / "models/a/b.py").rename(tmp_path / "models/a/c.py")
-    assert source_hash("x", tmp_path) != before
+        (tmp_path / name).write_text(text)
+    run = "precompute.runs.x:run"
+    before = source_hash("x", run, tmp_path)
+    assert re.fullmatch("[0-9a-f]{64}", before)
+    for name, text in SOURCES.items():
+        (tmp_path / name).write_text(text + "# a comment counts\n")
+        assert (source_hash("x", run, tmp_path) != before) is (name in FOLLOWED), name
+        (tmp_path / name).write_text(text)
+    assert source_hash("x", run, tmp_path) == before
+    (tmp_path / "models/new.py").write_text("a = 1\n")
+    (tmp_path / "precompute/studies/z.py").write_text("a = 1\n")
+    assert source_hash("x", run, tmp_path) == before, "another study comes in"
+    (tmp_path / "models/shared.py").write_text("import models.new\n")
+    linked = source_hash("x", run, tmp_path)
+    (tmp_path / "models/new.py").write_text("a = 2\n")
+    assert len({before, linked, source_hash("x", run, tmp_path)}) == 3
+    (tmp_path / "models/new.py").rename(tmp_path / "models/new_name.py")
+    (tmp_path / "models/shared.py").write_text("import models.new_name\n")
+    renamed = source_hash("x", run, tmp_path)
+    assert renamed not in (before, linked)
+    assert source_hash("y", "precompute.runs.y:run", tmp_path) != renamed
+
+
+def test_the_source_hash_of_attention_sinks_covers_its_sources_only() -> None:
+    files = {
+        path.relative_to(source_root()).as_posix()
+        for path in _imported_files("precompute.runs.attention_sinks", source_root())
+    }
+    assert {
+        "precompute/runs/attention_sinks.py",
+        "precompute/runs/attention_samples.py",
+        "precompute/runs/subjects.py",
+        "models/attention/trace.py",
+        "models/attention/kernel.py",
+        "models/attention/metrics.py",
+        "data/records/attention_sinks.py",
+        "data/sources/texts.py",
+        "data/sources/packages.py",
+        "data/blobs.py",
+    } <= files
+    assert not {name for name in files if "krause" in name or name.endswith("_queries.py")}
+    assert not {name for name in files if name.startswith(("app/", "precompute/studies/"))}
 
 
 def test_versions_name_what_is_installed() -> None:
