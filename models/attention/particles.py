@@ -1,0 +1,208 @@
+"""Attention layers as steps of particles that look at each other. Numpy only: pages run it live.
+
+On the circle or sphere a step is x <- normalise(x + eta P_x(sum_j a_ij x_j)), with P_x the projection
+on the tangent space at x ("Krause Synchronization Transformers", ICML 2026, theory section; the step
+keeps particles on the sphere). Softmax weighs every particle, so all are drawn together; bounded
+confidence cuts the rest off, so groups that are out of reach of each other stay apart. In one
+dimension the classical model is Hegselmann and Krause 2002.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+Kind = Literal["softmax", "rbf", "radius", "topk"]
+
+ETA = 0.1  # size of a step on the sphere
+TOUCH = 0.05  # particles closer than this are one cluster; a step of the circle's 200 is 0.03 apart
+_STILL = 1e-9  # largest movement of a step that counts as rest
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Who attends to whom, and how much.
+
+    kind        softmax: exp(beta x.y); rbf: exp(-|x-y|^2 beta / 2), over everyone; radius: the same
+                within `limit`; topk: the same over the `limit` nearest (ties to the smaller index)
+    beta        inverse temperature; 1 / sigma^2 of the Gaussian kernel
+    limit       radius, or number of neighbours; the particle itself is among them
+    """
+
+    kind: Kind
+    beta: float = 1.0
+    limit: float = 0.0
+
+    def weights(self, x: Array) -> Array:
+        """Attention of every particle (n, n), rows sum to 1, for particles (n, d)."""
+        dots = x @ x.T
+        if self.kind == "softmax":
+            return _softmax(self.beta * dots)
+        norms = np.einsum("nd,nd->n", x, x)
+        squared = np.maximum(norms[:, None] + norms[None] - 2 * dots, 0.0)
+        np.fill_diagonal(squared, 0.0)
+        scores = -0.5 * self.beta * squared
+        if self.kind == "radius":
+            scores[squared > self.limit**2] = -np.inf
+        elif self.kind == "topk":
+            kept = min(int(self.limit), len(x))
+            order = np.argsort(squared, axis=1, kind="stable")[:, kept:]
+            np.put_along_axis(scores, order, -np.inf, axis=1)
+        return _softmax(scores)
+
+
+def _softmax(scores: Array) -> Array:
+    weights: Array = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def start_circle(n: int, seed: int) -> Array:
+    """`n` particles at random on the unit circle, (n, 2)."""
+    angle = np.random.default_rng(seed).uniform(0, 2 * np.pi, n)
+    return np.stack([np.cos(angle), np.sin(angle)], axis=1)
+
+
+def start_sphere(n: int, seed: int) -> Array:
+    """`n` particles at random on the unit sphere, (n, 3)."""
+    x: Array = np.random.default_rng(seed).normal(size=(n, 3))
+    return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+
+def step(x: Array, rule: Rule, eta: float = ETA) -> Array:
+    """One layer: particles (n, d) on the unit sphere to their next places."""
+    pull = rule.weights(x) @ x
+    tangent = pull - np.einsum("nd,nd->n", pull, x)[:, None] * x
+    moved = x + eta * tangent
+    result: Array = moved / np.linalg.norm(moved, axis=1, keepdims=True)
+    return result
+
+
+def kept_steps(steps: int, most: int = 60) -> list[int]:
+    """At most `most` steps from 0 to `steps`, denser at the start, where things happen."""
+    if steps < most:
+        return list(range(steps + 1))
+    wanted = np.unique(np.round(np.geomspace(1, steps, most)).astype(int))
+    return [0, *wanted.tolist()]
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """Particles at some steps: `steps` (m,), `points` (m, n, d); `rest` is when nothing moved any more."""
+
+    steps: tuple[int, ...]
+    points: Array
+    rest: int | None
+
+
+def simulate(x: Array, rule: Rule, steps: int, eta: float = ETA, keep: list[int] | None = None) -> Trajectory:
+    """Follow particles (n, d) for `steps` steps and keep those of `keep` (by default `kept_steps`).
+
+    When nothing moves any more the rest is filled with the last places.
+    """
+    keep = kept_steps(steps) if keep is None else keep
+    frames, rest = [], None
+    wanted = set(keep)
+    for number in range(steps + 1):
+        if number in wanted:
+            frames.append(x)
+        if number == steps or rest is not None:
+            continue
+        moved = step(x, rule, eta)
+        if float(np.abs(moved - x).max()) < _STILL:
+            rest = number
+        x = moved
+    return Trajectory(tuple(sorted(wanted)), np.stack(frames), rest)
+
+
+def hegselmann_krause(x: Array, eps: float, most: int = 1_000) -> Trajectory:
+    """Opinions (n,): each moves to the mean of those within `eps`, until nobody moves.
+
+    Converges in finitely many steps and never crosses opinions (Hegselmann & Krause 2002). Equispaced
+    opinions lie at exactly `eps` from each other here and there, and rounding decides who is within:
+    their counts are those of this arithmetic, and drawn starts are the sturdier measure.
+    `points` is (m, n, 1), every step.
+    """
+    frames = [x]
+    while len(frames) <= most:
+        near = np.abs(x[:, None] - x[None]) <= eps
+        moved = (near @ x) / near.sum(axis=1)
+        if float(np.abs(moved - x).max()) < _STILL:
+            break
+        x = moved
+        frames.append(x)
+    steps = tuple(range(len(frames)))
+    return Trajectory(steps, np.stack(frames)[..., None], len(frames) - 1)
+
+
+def clusters(points: Array, touch: float = TOUCH) -> npt.NDArray[np.int64]:
+    """The cluster of every particle (n,), numbered from 0 by first member, for particles (n, d).
+
+    Particles closer than `touch` belong together, and so do those linked by a chain of such.
+    """
+    n = len(points)
+    found = np.full(n, -1)
+    near = np.linalg.norm(points[:, None] - points[None], axis=-1) < touch
+    count = 0
+    for first in range(n):
+        if found[first] >= 0:
+            continue
+        reached = near[first].copy()
+        while True:
+            wider = near[reached].any(axis=0)
+            if (wider == reached).all():
+                break
+            reached = wider
+        found[reached] = count
+        count += 1
+    return found
+
+
+def cluster_count(points: Array, touch: float = TOUCH) -> int:
+    """Number of clusters of particles (n, d)."""
+    return int(clusters(points, touch).max()) + 1
+
+
+def order_parameter(points: Array) -> float:
+    """Length of the mean of unit vectors (n, d): 1 for consensus."""
+    return float(np.linalg.norm(points.mean(axis=0)))
+
+
+Row = dict[str, float | int | None]
+
+
+def measure(rule: str, parameter: float, start: int, steps: int, n: int = 200) -> list[Row]:
+    """Clusters over time for the ledger: rows of step, clusters, order and difference.
+
+    `rule` is softmax, rbf (`parameter` is beta), radius, topk (the limit, at beta 1) or opinions
+    (epsilon; start 0 is equispaced, 201 opinions, others are drawn). `difference` is the largest
+    distance to the same particle under softmax, for rbf.
+    """
+    if rule == "opinions":
+        drawn = np.random.default_rng(start).uniform(0, 1, n)
+        x = np.linspace(0, 1, 201) if start == 0 else np.sort(drawn)
+        path = hegselmann_krause(x, parameter)
+        twin = None
+    else:
+        x = start_circle(n, start)
+        limited = rule in ("radius", "topk")
+        kind: Kind = rule  # type: ignore[assignment]
+        made = Rule(kind, 1.0, parameter) if limited else Rule(kind, parameter)
+        path = simulate(x, made, steps)
+        twin = simulate(x, Rule("softmax", parameter), steps) if rule == "rbf" else None
+    rows: list[Row] = []
+    for number, place in enumerate(path.steps):
+        points = path.points[number]
+        apart = None if twin is None else float(np.linalg.norm(points - twin.points[number], axis=1).max())
+        rows.append(
+            {
+                "step": place,
+                "clusters": cluster_count(points, 1e-3 if rule == "opinions" else TOUCH),
+                "order": None if rule == "opinions" else order_parameter(points),
+                "difference": apart,
+            }
+        )
+    return rows
