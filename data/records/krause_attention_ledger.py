@@ -7,7 +7,7 @@ import pandas as pd
 from data.store import Store
 
 # The setting of a run, out of its configuration; NULL where the task has no such part.
-_SETTING = """
+SETTING = """
     run_id, subject, seed,
     json_extract_string(config, '$.recipe.network.mechanism') AS mechanism,
     CAST(json_extract_string(config, '$.recipe.network.window') AS INTEGER) AS "window",
@@ -15,13 +15,13 @@ _SETTING = """
     json_extract_string(config, '$.recipe.network.sigma') AS sigma,
     json_extract_string(config, '$.recipe.data') AS data
 """
-_RUNS = f"(SELECT {_SETTING} FROM runs WHERE study = 'krause_attention' AND status = 'done')"
+RUNS = f"(SELECT {SETTING} FROM runs WHERE study = 'krause_attention' AND status = 'done')"
 
 
 def outcomes(store: Store, subject: str) -> pd.DataFrame:
     """The results row of every training of `subject`, with its setting and seed."""
     return store.frame(
-        f"SELECT * FROM {_RUNS} JOIN krause_results USING (run_id) WHERE subject = ? ORDER BY mechanism, seed",
+        f"SELECT * FROM {RUNS} JOIN krause_results USING (run_id) WHERE subject = ? ORDER BY mechanism, seed",
         (subject,),
     )
 
@@ -35,7 +35,7 @@ def final_sinks(store: Store, subject: str, eps: float) -> pd.DataFrame:
     return store.frame(
         f"""
         WITH ends AS (SELECT run_id, max(step) AS step FROM krause_sinks GROUP BY run_id)
-        SELECT {_SETTING}, avg(first_mass) AS first_mass, avg(early_first_mass) AS early_first_mass,
+        SELECT {SETTING}, avg(first_mass) AS first_mass, avg(early_first_mass) AS early_first_mass,
                avg(oldest_mass) AS oldest_mass, avg(null_mass) AS null_mass, max(first_mass) AS most,
                avg(len(list_filter(first_importance, lambda x: x > ?)) / len(first_importance)) AS sink_rate
         FROM krause_sinks JOIN ends USING (run_id, step) JOIN runs USING (run_id)
@@ -63,7 +63,7 @@ def operator_times(store: Store, direction: str) -> pd.DataFrame:
 def generation(store: Store, subject: str) -> pd.DataFrame:
     """Every timing of generation: setting, memory, repetition, tokens, batch, seconds, memory_bytes."""
     return store.frame(
-        f"SELECT * FROM {_RUNS} JOIN krause_generation USING (run_id) WHERE subject = ? "
+        f"SELECT * FROM {RUNS} JOIN krause_generation USING (run_id) WHERE subject = ? "
         "ORDER BY mechanism, memory, repetition",
         (subject,),
     )

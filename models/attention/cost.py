@@ -18,7 +18,7 @@ Tensor = torch.Tensor
 Path = Literal["dense", "gathered", "sdpa", "linear"]
 
 
-class LiveMemory(TorchDispatchMode):  # type: ignore[misc, no-untyped-call]
+class LiveMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Bytes of tensor storage that are alive, counted at every operation: `peak` and `now`.
 
     Counts what torch allocates through its operators, autograd's saved tensors among them; what a
@@ -131,4 +131,4 @@ def _peak(once: Callable[[], None], device: str) -> int:
         return int(torch.cuda.max_memory_allocated() - held)
     with LiveMemory() as memory:
         once()
-    return memory.peak
+    return int(memory.peak)

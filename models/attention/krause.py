@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 
-Tensor = torch.Tensor
+from models.attention.bands import banded_attention
+from models.attention.topk import NEVER, keep_largest
 
-NEVER = float("-inf")
+Tensor = torch.Tensor
 
 
 def extended(q: Tensor, k: Tensor, sigma2: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -32,38 +32,6 @@ def extended(q: Tensor, k: Tensor, sigma2: Tensor | None) -> tuple[Tensor, Tenso
         return q / math.sqrt(q.shape[-1]), k
     ones = torch.ones_like(q[..., :1])
     return torch.cat([q, ones], -1) / sigma2, torch.cat([k, -0.5 * k.square().sum(-1, keepdim=True)], -1)
-
-
-def keep_largest(scores: Tensor, topk: int | None) -> Tensor:
-    """`scores` with all but the `topk` largest of every row at -inf; ties go to the smaller index.
-
-    Entries that are -inf stay so, also when fewer than `topk` are finite. Raises ValueError below 1.
-    """
-    if topk is None or topk >= scores.shape[-1]:
-        return scores
-    if topk < 1:
-        raise ValueError(f"a row keeps at least one key, not {topk}")
-    with torch.no_grad():
-        least = _kth_largest(scores, topk)
-        keep = (scores >= least) & (scores > NEVER)
-        crowded = keep.sum(-1, keepdim=True) > topk
-        if bool(crowded.any()):  # several keys tie for the last place: rare, and dear to sort out
-            above = scores > least
-            tied = keep & ~above
-            keep = above | (tied & (tied.cumsum(-1) <= topk - above.sum(-1, keepdim=True)))
-    return scores.masked_fill(~keep, NEVER)
-
-
-def _kth_largest(scores: Tensor, topk: int) -> Tensor:
-    """The `topk`-th largest of every row, (..., 1)."""
-    if scores.device.type == "cpu" and scores.dtype in (torch.float32, torch.float64):
-        # numpy selects with the processor's widest vectors; torch.topk on a CPU goes one by one.
-        place = scores.shape[-1] - topk
-        flat = scores.detach().reshape(-1, scores.shape[-1]).numpy()
-        return torch.from_numpy(np.partition(flat, place, axis=-1)[:, place].copy()).reshape(
-            *scores.shape[:-1], 1
-        )
-    return scores.topk(topk, dim=-1, sorted=True).values[..., -1:]
 
 
 def dense_attention(
@@ -95,28 +63,14 @@ def dense_attention(
 def window_attention(
     q: Tensor, k: Tensor, v: Tensor, window: int, *, sigma2: Tensor | None = None, topk: int | None = None
 ) -> Tensor:
-    """Causal window of `window` keys, gathered in blocks: O(N W d) time and memory.
+    """Causal window of `window` keys, of which only those are ever touched: O(N W d) time and memory.
 
-    A block of W queries needs the keys of its own block and of the one before, nothing else.
+    Differentiable once. Raises ValueError for fewer than one key, in the window or kept.
     """
-    length = q.shape[2]
-    width = min(window, length)
-    blocks = -(-length // width)
-    spare = blocks * width - length
+    if window < 1:
+        raise ValueError(f"a window holds at least the query's own key, not {window}")
     a, b = extended(q, k, sigma2)
-    a = F.pad(a, (0, 0, 0, spare))
-    a = a.reshape(*a.shape[:2], blocks, width, a.shape[-1])
-    b, values = (F.pad(t, (0, 0, width, spare)) for t in (b, v))
-    pairs = [t.unfold(2, 2 * width, width).transpose(-1, -2) for t in (b, values)]  # (B, H, blocks, 2W, d)
-    scores = a @ pairs[0].transpose(-1, -2)
-    query = torch.arange(width, device=q.device)[:, None]
-    key = torch.arange(2 * width, device=q.device)[None, :] - width
-    seen = (key <= query) & (key > query - width)
-    first = seen & (key >= 0)
-    mask = seen.expand(blocks, -1, -1).clone()
-    mask[0] = first
-    weights = keep_largest(scores.masked_fill(~mask, NEVER), topk).softmax(-1)
-    return (weights @ pairs[1]).flatten(2, 3)[:, :, :length]
+    return banded_attention(a, b, v, min(window, q.shape[2]), topk)
 
 
 def grid_attention(

@@ -20,6 +20,7 @@ class Mechanism:
 
     slug: str
     title: str
+    short: str  # where a label has little room
     meaning: str
     score: Score = "dot"
     local: bool = False
@@ -28,15 +29,19 @@ class Mechanism:
 
 
 _ALL = (
-    Mechanism("softmax", "Softmax", "q·k/√d over every key the query may see: what transformers do."),
+    Mechanism(
+        "softmax", "Softmax", "Softmax", "q·k/√d over every key the query may see: what transformers do."
+    ),
     Mechanism(
         "null_key",
         "Softmax + null key",
+        "Null key",
         "The same, with one learned key of value zero beside the others: attention to nothing.",
         null=True,
     ),
     Mechanism(
         "krause",
+        "Krause",
         "Krause",
         "Distance scores, the nearest k keys of a neighbourhood.",
         score="distance",
@@ -44,22 +49,33 @@ _ALL = (
         sparse=True,
     ),
     Mechanism(
-        "window", "Softmax, same neighbourhood", "q·k/√d over Krause's neighbourhood, all of it.", local=True
+        "window",
+        "Softmax, same neighbourhood",
+        "Neighbourhood",
+        "q·k/√d over Krause's neighbourhood, all of it.",
+        local=True,
     ),
     Mechanism(
         "window_topk",
         "Softmax, same support",
+        "Same support",
         "q·k/√d over Krause's neighbourhood and as many keys: only the score differs from Krause.",
         local=True,
         sparse=True,
     ),
     Mechanism(
-        "rbf", "Distance, dense", "Distance scores over every key: only the score differs from softmax.",
+        "rbf",
+        "Distance, dense",
+        "Distance",
+        "Distance scores over every key: only the score differs from softmax.",
         score="distance",
     ),
     Mechanism(
-        "linear", "Linear (elu + 1)", "A feature map instead of the exponential; no softmax at all.",
+        "linear",
+        "Linear (elu + 1)",
+        "Linear",
+        "A feature map instead of the exponential; no softmax at all.",
         score="linear",
     ),
-)  # fmt: skip
+)
 MECHANISMS: Mapping[str, Mechanism] = MappingProxyType({m.slug: m for m in _ALL})

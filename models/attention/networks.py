@@ -20,6 +20,7 @@ from models.attention.krause import (
     extended,
     grid_attention,
     linear_attention,
+    linear_attention_chunked,
     window_attention,
 )
 from models.attention.mechanisms import MECHANISMS
@@ -114,7 +115,7 @@ class Attention(nn.Module):
     def _fast(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """The same output without the maps, by the quickest exact path."""
         if self.mechanism.score == "linear":
-            return self._dense(q, k, v)[0]
+            return linear_attention_chunked(q, k, v) if self.causal else self._dense(q, k, v)[0]
         if self.mechanism.null:
             return self._with_null(q, k, v)
         if self.causal and self.window is not None and self.window < q.shape[-2]:

@@ -38,26 +38,53 @@ class Rule:
     limit: float = 0.0
 
     def weights(self, x: Array) -> Array:
-        """Attention of every particle (n, n), rows sum to 1, for particles (n, d)."""
-        dots = x @ x.T
+        """Attention of every particle (n, n), rows sum to 1, for unit vectors (n, d)."""
+        affinity = self.affinities(x)
+        return np.asarray(affinity / affinity.sum(axis=1, keepdims=True))
+
+    def affinities(self, x: Array) -> Array:
+        """Weights before their rows are normalised (n, n), for unit vectors (n, d).
+
+        A particle's affinity to itself is 1 and the largest, so no row can vanish.
+        """
         if self.kind == "softmax":
-            return _softmax(self.beta * dots)
-        norms = np.einsum("nd,nd->n", x, x)
-        squared = np.maximum(norms[:, None] + norms[None] - 2 * dots, 0.0)
-        np.fill_diagonal(squared, 0.0)
-        scores = -0.5 * self.beta * squared
+            scores = self.beta * (x @ x.T)
+            scores -= self.beta
+            return np.asarray(np.exp(scores, out=scores))
+        squared = _squared_distances(x)
+        kept: npt.NDArray[np.bool_] | None = None
         if self.kind == "radius":
-            scores[squared > self.limit**2] = -np.inf
-        elif self.kind == "topk":
-            kept = min(int(self.limit), len(x))
-            order = np.argsort(squared, axis=1, kind="stable")[:, kept:]
-            np.put_along_axis(scores, order, -np.inf, axis=1)
-        return _softmax(scores)
+            kept = squared <= self.limit**2
+        elif self.kind == "topk" and self.limit < len(x):
+            kept = _nearest(squared, int(self.limit))
+        squared *= -0.5 * self.beta
+        np.exp(squared, out=squared)
+        if kept is not None:
+            squared *= kept
+        return squared
 
 
-def _softmax(scores: Array) -> Array:
-    weights: Array = np.exp(scores - scores.max(axis=1, keepdims=True))
-    return weights / weights.sum(axis=1, keepdims=True)
+def _squared_distances(x: Array) -> Array:
+    """|x_i - x_j|^2 (n, n): one product of (x, |x|^2, 1) with (-2x, 1, |x|^2), and 0 on the diagonal."""
+    norms, ones = np.einsum("nd,nd->n", x, x)[:, None], np.ones((len(x), 1))
+    squared: Array = np.hstack([x, norms, ones]) @ np.hstack([-2 * x, ones, norms]).T
+    np.maximum(squared, 0, out=squared)
+    np.fill_diagonal(squared, 0)
+    return squared
+
+
+def _nearest(squared: Array, k: int) -> npt.NDArray[np.bool_]:
+    """The k smallest of each row (n, n), ties to the smaller index."""
+    last = np.partition(squared, k - 1, axis=1)[:, k - 1, None]
+    kept = squared <= last
+    held = kept.sum(axis=1)
+    if (held > k).any():  # more equals than places: keep the first of them
+        rows, columns = np.nonzero(squared == last)
+        equals = np.bincount(rows, minlength=len(kept))
+        rank = np.arange(len(rows)) - (np.cumsum(equals) - equals)[rows]
+        late = rank >= (k - held + equals)[rows]
+        kept[rows[late], columns[late]] = False
+    return kept
 
 
 def start_circle(n: int, seed: int) -> Array:
@@ -69,12 +96,16 @@ def start_circle(n: int, seed: int) -> Array:
 def start_sphere(n: int, seed: int) -> Array:
     """`n` particles at random on the unit sphere, (n, 3)."""
     x: Array = np.random.default_rng(seed).normal(size=(n, 3))
-    return x / np.linalg.norm(x, axis=1, keepdims=True)
+    return np.asarray(x / np.linalg.norm(x, axis=1, keepdims=True))
 
 
 def step(x: Array, rule: Rule, eta: float = ETA) -> Array:
-    """One layer: particles (n, d) on the unit sphere to their next places."""
-    pull = rule.weights(x) @ x
+    """One layer: particles (n, d) on the unit sphere to their next places, eq. of the module's head.
+
+    Row sums come with the product, which spares dividing the n x n weights.
+    """
+    summed = rule.affinities(x) @ np.hstack([x, np.ones((len(x), 1))])
+    pull = summed[:, :-1] / summed[:, -1:]
     tangent = pull - np.einsum("nd,nd->n", pull, x)[:, None] * x
     moved = x + eta * tangent
     result: Array = moved / np.linalg.norm(moved, axis=1, keepdims=True)
@@ -141,24 +172,17 @@ def hegselmann_krause(x: Array, eps: float, most: int = 1_000) -> Trajectory:
 def clusters(points: Array, touch: float = TOUCH) -> npt.NDArray[np.int64]:
     """The cluster of every particle (n,), numbered from 0 by first member, for particles (n, d).
 
-    Particles closer than `touch` belong together, and so do those linked by a chain of such.
+    Particles closer than `touch` belong together, and so do those linked by a chain of such: the
+    connected components of "closer than `touch`". So a ring of particles 0.03 apart is one cluster.
     """
-    n = len(points)
-    found = np.full(n, -1)
-    near = np.linalg.norm(points[:, None] - points[None], axis=-1) < touch
-    count = 0
-    for first in range(n):
-        if found[first] >= 0:
-            continue
-        reached = near[first].copy()
-        while True:
-            wider = near[reached].any(axis=0)
-            if (wider == reached).all():
-                break
-            reached = wider
-        found[reached] = count
-        count += 1
-    return found
+    near = _squared_distances(points) < touch**2
+    label = np.arange(len(points))
+    while True:  # everyone takes the smallest label around, and then that particle's own label
+        smallest = np.where(near, label, len(points)).min(axis=1)
+        smallest = smallest[smallest]
+        if (smallest == label).all():
+            return np.unique(label, return_inverse=True)[1].astype(np.int64)
+        label = smallest
 
 
 def cluster_count(points: Array, touch: float = TOUCH) -> int:

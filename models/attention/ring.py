@@ -12,7 +12,8 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F
 
-from models.attention.krause import extended, keep_largest
+from models.attention.krause import extended
+from models.attention.topk import keep_largest
 
 Tensor = torch.Tensor
 

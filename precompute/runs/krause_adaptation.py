@@ -23,7 +23,7 @@ _MODEL = "smollm2-135m-instruct"
 _LENGTH, _BATCH, _TESTED = 256, 2, 8  # tokens of a chunk, chunks of an update, held-out chunks
 _CHARACTERS = 600_000  # of the encyclopaedia passages; the last tenth is held out
 _RATE = 1e-3
-_TEST_EVERY = 20
+_TEST_EVERY = 8
 
 
 def run_adaptation(config: KrauseConfig, recorder: Recorder, device: Device) -> None:

@@ -216,7 +216,7 @@ def pixels_recipe(setting: Setting, seed: int) -> Recipe:
         window=window, topk=topk,
     )  # fmt: skip
     return Recipe(
-        network=network, data="pixels", seed=seed, steps=400, batch=8, rate=4e-3, snapshots=(100, 200)
+        network=network, data="pixels", seed=seed, steps=250, batch=8, rate=4e-3, snapshots=(60, 120)
     )
 
 
@@ -256,7 +256,7 @@ PIXELS_SETTINGS: tuple[Setting, ...] = (
     ("krause", 128, 96),
 )
 GRID: tuple[tuple[int, int | None], ...] = (
-    (16, 4), (16, 16), (64, 4), (64, 16), (64, None), (256, 4), (256, 16)
+    (16, 4), (16, 16), (64, 4), (64, 16), (64, None), (256, 16)
 )  # fmt: skip
 
 
@@ -334,7 +334,7 @@ def plan(profile: Profile) -> list[KrauseConfig]:
     grid += [kjv_recipe(("krause", 64, 16), 0, sigma=sigma) for sigma in ("layer", "fixed")]
     runs += [KrauseConfig(subject=KJV, task="text", recipe=recipe) for recipe in grid]
     runs += [
-        KrauseConfig(subject=ADAPTED, seed=seed, task="adapt", window=32, topk=16, steps=40)
+        KrauseConfig(subject=ADAPTED, seed=seed, task="adapt", window=32, topk=16, steps=24)
         for seed in (0, 1)
     ]
     runs += _operators(8_192)

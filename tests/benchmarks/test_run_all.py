@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from tests.benchmarks import run_all
+from tests.benchmarks import krause_scaling, run_all
 from tests.benchmarks.harness import environment, percentile, summary
 
 
 def test_every_benchmark_module_is_found_and_can_be_run() -> None:
     names = run_all.benchmarks()
-    assert {"home_load", "visits"} <= set(names)
+    assert {"home_load", "visits", "krause_scaling"} <= set(names)
     for name in names:
         source = (run_all.FOLDER / f"{name}.py").read_text()
         assert '__name__ == "__main__"' in source, f"{name} is no command; a helper's name starts with _"
@@ -63,6 +63,12 @@ def test_the_table_says_what_holds_what_does_not_and_what_failed() -> None:
 def test_an_unknown_name_lists_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_all.main(["nonsense"]) == 2
     assert "home_load" in capsys.readouterr().err
+
+
+def test_the_slope_is_that_of_a_power_law_and_leaves_short_sequences_out() -> None:
+    lengths = (256, 512, 1_024, 2_048, 4_096)
+    values = [9.0, 9.0, *(3e-6 * n**1.4 for n in lengths[2:])]
+    assert krause_scaling.slope(lengths, values) == pytest.approx(1.4, abs=1e-12)
 
 
 def test_percentiles_are_measured_values() -> None:

@@ -14,12 +14,12 @@ from models.attention.krause import (
     dense_attention,
     extended,
     grid_attention,
-    keep_largest,
     linear_attention,
     linear_attention_chunked,
     window_attention,
 )
 from models.attention.support import Grid, Window
+from models.attention.topk import keep_largest
 
 T = torch.Tensor
 LENGTH, D = 21, 6
