@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -95,7 +96,7 @@ def test_every_setting_is_documented_and_every_documented_setting_exists() -> No
     used = {
         name
         for _, text in sources("app", "data", "models", "precompute")
-        for name in re.findall(r"\bCLOUDCHAMBER_[A-Z]+\b", text)
+        for name in re.findall(r"\bCLOUDCHAMBER_[A-Z_]+\b", text)
     }
     makefile = set(re.findall(r"^([A-Z]+)\s*\?=", (ROOT / "Makefile").read_text("utf-8"), re.M)) - {"JOBS"}
     documented = {name for row in rows(README, "Settings") for name in re.findall(r"`([A-Z_]+)`", row[0])}
@@ -124,10 +125,11 @@ def test_messages_only_name_commands_and_options_that_exist() -> None:
 
 def test_the_tour_names_what_is_on_screen() -> None:
     from app.views.attention_tabs import NAMES
+    from app.views.krause_tabs import NAMES as KRAUSE
 
-    section = README.split("## A tour in five lines", 1)[1].split("\n## ", 1)[0]
-    assert len(re.findall(r"^\d\. ", section, re.M)) == 5
-    shown = {*NAMES, *(study.title for study in STUDIES.values())}
+    section = README.split("## A tour in six lines", 1)[1].split("\n## ", 1)[0]
+    assert len(re.findall(r"^\d\. ", section, re.M)) == 6
+    shown = {*NAMES, *KRAUSE, *(study.title for study in STUDIES.values())}
     assert set(re.findall(r"\*\*(.+?)\*\*", section)) <= shown
 
 
@@ -227,3 +229,19 @@ def test_no_file_names_a_place_on_one_machine() -> None:
         for match in forbidden.finditer(path.read_text("utf-8"))
     ]
     assert found == []
+
+
+def test_a_checkpoint_loads_in_the_three_lines_of_the_readme() -> None:
+    """The code block under "Networks trained here" runs as it stands, and the network predicts."""
+    import torch
+
+    section = README.split("## Networks trained here", 1)[1].split("\n## ", 1)[0]
+    (code,) = re.findall(r"```python\n(.*?)```", section, re.S)
+    assert len([line for line in code.splitlines() if line]) == 3
+    names: dict[str, Any] = {}
+    exec(code, names)
+    tokens = torch.tensor([[0, *b"In the beginning God created the heaven and the eart"]])
+    with torch.no_grad():
+        logits = names["network"](tokens)
+    assert logits.shape == (1, tokens.shape[1], 256)
+    assert chr(int(logits[0, -1].argmax())) == "h"

@@ -86,7 +86,8 @@ def test_it_has_a_page(study: Study) -> None:
 
 @each_study
 def test_its_figures_have_alt_text_and_a_reading(study: Study) -> None:
-    files = sorted((ROOT / "app" / "figures").glob(f"{study.slug}*.py"))
+    folder = ROOT / "app" / "figures"  # files are named by the slug or by its first word
+    files = sorted({*folder.glob(f"{study.slug}*.py"), *folder.glob(f"{study.slug.split('_')[0]}_*.py")})
     made = [(path, call) for path in files for call in calls(parsed(path), "Figure")]
     assert made, f"no Figure is made in app/figures/{study.slug}.py"
     for path, call in made:

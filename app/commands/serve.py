@@ -107,13 +107,13 @@ def home_with(traces: Path) -> Path:
     import hashlib
 
     from app.commands.stored import all_tables, seed
-    from data.paths import STORE_NAME, cache_dir, home
-    from data.shipped import MANIFEST, add_exported
+    from data.paths import MANIFEST_NAME, STORE_NAME, cache_dir, home
+    from data.shipped import add_exported
 
     traces = traces.expanduser().absolute()
     if (traces / STORE_NAME).is_file():
         return traces
-    if not (traces / MANIFEST).is_file():
+    if not (traces / MANIFEST_NAME).is_file():
         raise CloudChamberError(
             "traces_missing",
             "There are no traces in this folder.",

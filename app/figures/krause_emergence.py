@@ -22,7 +22,7 @@ def apart(values: Sequence[float], least: float, lowest: float = -np.inf) -> lis
     """`values` moved as little as needed so that neighbours lie at least `least` apart, order kept, and
     none lies below `lowest`."""
     order = np.argsort(np.asarray(values, dtype=float), kind="stable")
-    placed = np.asarray(values, dtype=float)[order]
+    placed = np.array(values, dtype=float)[order]
     for _ in range(200):
         gaps = np.diff(placed)
         tight = np.flatnonzero(gaps < least - 1e-9)
@@ -32,8 +32,7 @@ def apart(values: Sequence[float], least: float, lowest: float = -np.inf) -> lis
             push = (least - (placed[i + 1] - placed[i])) / 2
             placed[i] -= push
             placed[i + 1] += push
-    for i, floor in enumerate(lowest + least * np.arange(len(placed))):
-        placed[i] = max(placed[i], floor)
+    placed = np.maximum(placed, lowest + least * np.arange(len(placed)))
     result = np.empty_like(placed)
     result[order] = placed
     return [float(v) for v in result]
@@ -55,7 +54,7 @@ def emergence(
     floor = losses[losses["split"] == "floor"]["bits"]
     if len(floor):
         y = float(floor.mean())
-        fig.add_hline(y, row=2, line={"color": palette.ink, "width": 1})  # type: ignore[arg-type]
+        fig.add_hline(y, row=2, line={"color": palette.ink, "width": 1})
     layout(fig, palette, 560, right=_RIGHT, left=64, bottom=48)
     last = int(sinks["step"].max()) if len(sinks) else 1
     first = int(sinks.loc[sinks["step"] > 0, "step"].min()) if (sinks["step"] > 0).any() else 1
@@ -185,7 +184,8 @@ def emergence_reading(sinks: pd.DataFrame, held: pd.DataFrame, metric: SinkMetri
         curve = softmax.groupby("step")[metric.slug].mean()
         end = float(curve.iloc[-1])
         if end >= 0.1:
-            half = next(int(step) for step, value in curve.items() if value >= end / 2)
+            steps = curve.index.to_numpy()
+            half = int(steps[int(np.argmax(curve.to_numpy() >= end / 2))])
             parts.append(
                 f"Softmax has half of its {share(end)} within **{half:,} updates** of "
                 f"{int(curve.index[-1]):,}."

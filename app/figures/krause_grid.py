@@ -85,18 +85,16 @@ def _keys(topk: float) -> str:
 
 
 def _alt(base: pd.DataFrame) -> str:
-    parts = [
-        f"window {r.window:.0f}, {'every key' if pd.isna(r.topk) else f'{r.topk:.0f} keys'}: "
-        f"{quantity(r.bits)}"
-        for r in base.sort_values(["window", "topk"]).itertuples()
-    ]
+    rows = base.sort_values(["window", "topk"]).to_dict("records")
+    parts = [f"window {r['window']:.0f}, {_keys(r['topk'])}: {quantity(r['bits'])}" for r in rows]
     return f"Bits per byte of Krause attention by window and kept keys: {'; '.join(parts)}."
 
 
 def _reading(base: pd.DataFrame, runs: pd.DataFrame, softmax_nats: float | None) -> str:
     if base.empty:
         return ""
-    best, worst = base.loc[base["bits"].idxmin()], base.loc[base["bits"].idxmax()]
+    ordered = base.sort_values("bits")
+    best, worst = ordered.iloc[0], ordered.iloc[-1]
 
     def named(row: pd.Series) -> str:
         return f"{quantity(float(row['bits']))} with {_keys(row['topk'])} of a window of {row['window']:.0f}"
@@ -108,9 +106,7 @@ def _reading(base: pd.DataFrame, runs: pd.DataFrame, softmax_nats: float | None)
             f"Softmax over everything is {quantity(abs(gap))} bits {'better' if gap > 0 else 'worse'}."
         )
     same = runs[(runs["window"] == 64) & (runs["topk"] == 16) & (runs["seed"] == 0)]
-    by_sigma = {
-        str(r.sigma): float(r.loss_nats) / np.log(2) for r in same.itertuples() if str(r.sigma) in _SIGMA
-    }
+    by_sigma = dict(zip(same["sigma"], same["loss_nats"] / np.log(2), strict=True))
     if len(by_sigma) > 1:
         listed = ", ".join(f"{_SIGMA[s]} {quantity(b, digits=4)}" for s, b in by_sigma.items())
         parts.append(f"What σ may learn (window 64, 16 keys): {listed}.")

@@ -71,7 +71,7 @@ def colour(mechanism: str, palette: Palette) -> str:
     return colours[(0, 2, 3, 5, 6, 4)[place % 6] % len(colours)]
 
 
-def spread(values: Sequence[float]) -> tuple[float, float, float]:
+def spread(values: Sequence[float] | np.ndarray) -> tuple[float, float, float]:
     """Mean and Student's 95 % interval over seeds; with one seed the interval is the value."""
     data = np.asarray(values, dtype=float)
     mean = float(data.mean())

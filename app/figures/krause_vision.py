@@ -181,7 +181,6 @@ COSTS = {
     c.slug: c
     for c in (
         Cost("pairs", "Scored pairs", "query-key pairs scored in one image and head"),
-        Cost("train_seconds", "Training time", "training time (s)"),
         Cost("forward_ms", "Forward pass", "forward pass of 500 images (ms)"),
     )
 }
@@ -228,9 +227,9 @@ def accuracy_cost(outcomes: pd.DataFrame, cost: Cost, palette: Palette) -> Figur
         ends.append((setting, tint, float(x.mean()), mean))
     layout(fig, palette, 420, f"{cost.axis} (log scale)", "test accuracy (share)", left=64, right=104)
     span = outcomes["accuracy"].max() - outcomes["accuracy"].min() or 0.01
-    for (setting, tint, x, _), y in zip(ends, apart([e[3] for e in ends], 0.09 * span), strict=True):
+    for (setting, tint, centre, _), y in zip(ends, apart([e[3] for e in ends], 0.09 * span), strict=True):
         fig.add_annotation(
-            x=np.log10(x),
+            x=np.log10(centre),
             y=y,
             text=setting_name(*setting, short=True).partition(", W")[0],
             showarrow=False,
@@ -280,11 +279,9 @@ def accuracy_reading(outcomes: pd.DataFrame) -> str:
     if len(krause):
         saved = 1 - float(krause["pairs"].iloc[0] / krause["pairs_dense"].iloc[0])
         softmax = outcomes[outcomes["mechanism"] == "softmax"]
-        time = (
-            float(krause["train_seconds"].mean() / softmax["train_seconds"].mean()) if len(softmax) else None
-        )
+        time = float(krause["forward_ms"].mean() / softmax["forward_ms"].mean()) if len(softmax) else None
         parts.append(
             f"It scores {share(saved)} fewer pairs"
-            + (f" and takes {quantity(time, digits=2)} times as long to train." if time else ".")
+            + (f"; a forward pass takes {quantity(time, digits=2)} times as long." if time else ".")
         )
     return " ".join(parts)

@@ -95,10 +95,34 @@ def _sphere(space: str) -> None:
             default=1.0,
             step=0.5,
             format="%.1f",
-            help="Inverse temperature of softmax; 1/σ² of the Gaussian kernel in the control below.",
+            help="Inverse temperature of softmax; 1/σ² of the kernels in the negative control.",
         )
-    second = st.columns([1.4, 1, 1.6], gap="small")
-    with second[0]:
+    rule, limit, sigma = _bounded()
+    rules = (
+        ("softmax", beta, 0.0),
+        (rule, 1 / sigma**2, limit),
+        ("rbf", beta, 0.0),
+        (rule, beta, limit),
+    )
+    softmax, krause, kernel, truncated = _paths(space, n, seed, steps, rules)
+    palette = current_palette()
+    what = f"radius {limit:g}" if rule == "radius" else f"k {limit:.0f}"
+    names = (f"softmax, β = {beta:g}", f"Krause, {what}")
+    draw(figures.animation(softmax, krause, names, palette), "krause_particles")
+    left, right = st.columns(2, gap="medium")
+    with left:
+        st.markdown("**Clusters and consensus over time**")
+        draw(figures.over_time(softmax, krause, names, palette), "krause_over_time")
+    with right:
+        st.markdown("**Negative control**: softmax against the full Gaussian kernel")
+        figure = figures.negative_control(softmax, kernel, beta, palette, truncated, what)
+        draw(figure, "krause_control")
+
+
+def _bounded() -> tuple[str, float, float]:
+    """Whom Krause trusts: the rule, its radius or number of neighbours, and the width of its weights."""
+    columns = st.columns([2, 1, 1], gap="small")
+    with columns[0]:
         rule = controls.choice(
             "Krause looks",
             _RULES,
@@ -106,7 +130,7 @@ def _sphere(space: str) -> None:
             style="segmented",
             help="Which particles it trusts: all within a radius, or a fixed number of the nearest.",
         )
-    with second[1]:
+    with columns[1]:
         if rule == "radius":
             limit = controls.number(
                 "Radius",
@@ -124,7 +148,7 @@ def _sphere(space: str) -> None:
                     "k", 1, 200, "p_k", default=10, step=1, help="Nearest particles, itself among them."
                 )
             )
-    with second[2]:
+    with columns[2]:
         sigma = controls.number(
             "σ",
             0.2,
@@ -135,24 +159,4 @@ def _sphere(space: str) -> None:
             format="%.1f",
             help="Width of the Gaussian weights within the neighbourhood.",
         )
-    palette = current_palette()
-    rules = (
-        ("softmax", beta, 0.0),
-        (rule, 1 / sigma**2, limit),
-        ("rbf", beta, 0.0),
-        (rule, beta, limit),
-    )
-    softmax, krause, kernel, truncated = _paths(space, n, seed, steps, rules)
-    what = f"radius {limit:g}" if rule == "radius" else f"k {limit:.0f}"
-    names = (f"softmax, β = {beta:g}", f"Krause, {what}")
-    draw(figures.animation(softmax, krause, names, palette), "krause_particles")
-    left, right = st.columns(2, gap="medium")
-    with left:
-        st.markdown("**Clusters and consensus over time**")
-        draw(figures.over_time(softmax, krause, names, palette), "krause_over_time")
-    with right:
-        st.markdown("**Negative control**: softmax against the full Gaussian kernel")
-        draw(
-            figures.negative_control(softmax, kernel, beta, palette, truncated, what),
-            "krause_control",
-        )
+    return rule, limit, sigma

@@ -165,7 +165,7 @@ def emergence(store: Store, chosen: Choice) -> None:
     )
     st.markdown("**Which queries look at the first token**")
     profiles = cached_on(store, queries.first_by_query, chosen.subject)
-    kept = {tuple(s) for s in settings(main_settings(chosen.runs, chosen.subject))}
+    kept = settings(main_settings(chosen.runs, chosen.subject))
     rows = [row for s in kept for row in of_setting(profiles, s).index]
     draw(krause_emergence.by_query(profiles.loc[sorted(rows)], current_palette()), "krause_by_query")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import streamlit as st
 
 from app.figures import krause_vision as figures
@@ -48,7 +49,7 @@ def vision(store: Store) -> None:
             {slug: c.title for slug, c in figures.COSTS.items()},
             "v_cost",
             style="segmented",
-            help="Pairs are counted from the neighbourhood; times are measured, on the machine in the run's "
+            help="Pairs are counted from the neighbourhood; the time is measured, on the machine in the run's "
             "provenance.",
         )
         draw(figures.accuracy_cost(outcomes, figures.COSTS[cost], current_palette()), "krause_accuracy")
@@ -62,7 +63,7 @@ def _looks(store: Store, runs: dict) -> None:
     with first:
         number = controls.choice(
             "Image",
-            {int(r.number): CLASSES[int(r.label)] for r in pictures.itertuples()},
+            {int(r["number"]): CLASSES[int(r["label"])] for r in pictures.to_dict("records")},
             "v_image",
             help="The first test image of each class.",
         )
@@ -74,8 +75,11 @@ def _looks(store: Store, runs: dict) -> None:
             default="krause" if "krause" in names else None,
             help="The attention whose maps are drawn beside those of softmax.",
         )
-    maps = {m: cached_on(store, queries.maps_of, str(runs[m].run_id), number) for m in ("softmax", mechanism)}
-    if any(m is None for m in maps.values()):
+    found = {
+        m: cached_on(store, queries.maps_of, str(runs[m].run_id), number) for m in ("softmax", mechanism)
+    }
+    maps = {name: weights for name, weights in found.items() if weights is not None}
+    if len(maps) < len(found):
         states.empty_state("These runs keep no maps of this image.", "Choose another attention.")
         return
     size = maps["softmax"].shape[-1]
@@ -124,7 +128,7 @@ def _looks(store: Store, runs: dict) -> None:
     _rollouts(maps, side)
 
 
-def _answer(store: Store, run_id: str, number: int):
+def _answer(store: Store, run_id: str, number: int) -> pd.Series:
     pictures = cached_on(store, queries.images, run_id, "classified")
     return pictures[pictures["number"] == number].iloc[0]
 

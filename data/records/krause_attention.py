@@ -69,10 +69,14 @@ SINKS = TableSpec(
         ),
         Column("null_mass", _F32, "share", "Mean attention on the null key", nullable=True, tolerance=5e-2),
         Column("effective_keys", _F32, "keys", "Mean of 2 to the power of the row entropy", tolerance=1.0),
-        Column("gini", _F32, "", "Inequality of the keys' column masses, 0 even to 1", tolerance=5e-2),
+        Column("gini", _F32, "ratio", "Inequality of the keys' column masses, 0 even to 1", tolerance=5e-2),
         Column("top_share", _F32, "share", "Largest share of all attention on one key", tolerance=5e-2),
         Column(
-            "key_norm_ratio", _F32, "", "Length of key 0 over the mean length of the others", tolerance=2e-1
+            "key_norm_ratio",
+            _F32,
+            "ratio",
+            "Length of key 0 over the mean length of the others",
+            tolerance=2e-1,
         ),
     ),
     key=("step", "layer", "head"),
@@ -102,7 +106,7 @@ LAYERS = TableSpec(
     (
         _STEP,
         _LAYER,
-        Column("cosine", _F32, "", "Mean cosine similarity of the tokens of a chunk", tolerance=5e-2),
+        Column("cosine", _F32, "cosine", "Mean cosine similarity of the tokens of a chunk", tolerance=5e-2),
         Column(
             "residual",
             _F32,
@@ -110,7 +114,9 @@ LAYERS = TableSpec(
             "Rank-collapse residual: norm of the states about their mean over their norm",
             tolerance=5e-2,
         ),
-        Column("sigma", _LIST, "", "Sigma of every head; empty without distances", tolerance=1e-1),
+        Column(
+            "sigma", _LIST, "vector length", "Sigma of every head; empty without distances", tolerance=1e-1
+        ),
     ),
     key=("step", "layer"),
 )
@@ -151,8 +157,8 @@ IMAGES = TableSpec(
         Column("predicted", _INT, "index", "Class the network answers; empty for completions", nullable=True),
         Column("probability", _F32, "share", "Of the answer", nullable=True, tolerance=1e-1),
         Column("given_rows", _INT, "rows", "Rows of pixels the network was given"),
-        Column("height", _INT, "pixels", "Rows"),
-        Column("width", _INT, "pixels", "Columns"),
+        Column("height", _INT, "pixels", "Rows of the picture"),
+        Column("width", _INT, "pixels", "Columns of the picture"),
         Column("pixels", pa.binary(), "grey level", "One byte a pixel, 0 to 255, row by row"),
     ),
     key=("role", "number"),
@@ -174,7 +180,7 @@ GENERATION = TableSpec(
     "Time to generate one image, by the kind of memory that is kept between tokens.",
     (
         Column("memory", pa.string(), "", "full (all keys), ring (the last W keys) or state (linear)"),
-        Column("repetition", _INT, "index", "From 0"),
+        Column("repetition", _INT, "index", "Which repetition, from 0"),
         Column("tokens", _INT, "tokens", "Tokens generated"),
         Column("batch", _INT, "images", "Images generated side by side"),
         Column("seconds", _F32, "s", "Wall clock of the whole batch", tolerance=1e9),
@@ -196,7 +202,7 @@ RESULTS = TableSpec(
         Column("accuracy", _F32, "share", "Held-out accuracy at the end", tolerance=2e-2),
         Column("predictions", pa.int64(), "predictions", "Held-out predictions"),
         Column("train_seconds", _F32, "s", "Training time, measuring left out", tolerance=1e9),
-        Column("updates", _INT, "updates", "Optimiser updates"),
+        Column("updates", _INT, "updates", "Optimiser updates done"),
         Column("forward_ms", _F32, "ms", "Forward pass of one batch, median", tolerance=1e9),
         Column("batch", _INT, "sequences", "Sequences of that batch"),
         Column("checkpoint", pa.string(), "", "Name of the shipped checkpoint; empty if none"),
@@ -212,7 +218,7 @@ COST = TableSpec(
         Column("topk", _INT, "keys", "Keys kept; 0 keeps all of the window"),
         Column("length", _INT, "tokens", "Tokens of the sequence"),
         Column("direction", pa.string(), "", "forward, or forward+backward"),
-        Column("repetition", _INT, "index", "From 0"),
+        Column("repetition", _INT, "index", "Which repetition, from 0"),
         Column("seconds", _F32, "s", "Wall clock", tolerance=1e9),
         Column("peak_bytes", pa.int64(), "B", "Memory allocated at the peak, inputs left out", nullable=True),
     ),
@@ -252,17 +258,22 @@ PARTICLES = TableSpec(
     "Particles that attend to each other: clusters over time.",
     (
         Column("rule", pa.string(), "", "softmax, rbf, radius, topk (on the circle) or opinions (1-D)"),
-        Column("parameter", pa.float64(), "", "beta, radius, k or epsilon: what the rule takes"),
+        Column("parameter", pa.float64(), "of the rule", "beta, radius, k or epsilon: what the rule takes"),
         Column("start", _INT, "index", "Seed of the starting positions"),
         _STEP,
         Column("clusters", _INT, "clusters", "Groups of particles that touch"),
         Column(
-            "order", _F32, "", "Length of the mean vector, 1 for consensus", nullable=True, tolerance=1e-3
+            "order",
+            _F32,
+            "radius",
+            "Length of the mean vector, 1 for consensus",
+            nullable=True,
+            tolerance=1e-3,
         ),
         Column(
             "difference",
             pa.float64(),
-            "",
+            "radius",
             "Largest distance to the same particle under softmax",
             nullable=True,
             tolerance=1e-6,

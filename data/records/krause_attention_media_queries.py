@@ -28,10 +28,11 @@ def images(store: Store, run_id: str, role: str) -> pd.DataFrame:
         "WHERE run_id = ? AND role = ? ORDER BY number",
         (run_id, role),
     )
-    frame["pixels"] = [
-        np.frombuffer(bytes(r.pixels), np.uint8).reshape(int(r.height), int(r.width))
-        for r in frame.itertuples()
+    pictures = [
+        np.frombuffer(bytes(row["pixels"]), np.uint8).reshape(int(row["height"]), int(row["width"]))
+        for row in frame.to_dict("records")
     ]
+    frame["pixels"] = pd.Series(pictures, index=frame.index, dtype=object)
     return frame.drop(columns=["height", "width"])
 
 
@@ -45,7 +46,8 @@ def maps_of(store: Store, run_id: str, sample: int) -> np.ndarray | None:
     if frame.empty:
         return None
     decoded = [
-        decode_map(bytes(r.weights), int(r.rows), int(r.cols), str(r.codec)) for r in frame.itertuples()
+        decode_map(bytes(row["weights"]), int(row["rows"]), int(row["cols"]), str(row["codec"]))
+        for row in frame.to_dict("records")
     ]
     layers = int(frame["layer"].max()) + 1
     return np.stack(decoded).reshape(layers, -1, *decoded[0].shape)

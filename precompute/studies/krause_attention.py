@@ -304,8 +304,8 @@ def plan(profile: Profile) -> list[KrauseConfig]:
     runs.append(KrauseConfig(subject=VISION, task="vision", recipe=smoke, maps=True))
     if profile is Profile.smoke:
         return runs
-    runs += _back_copies((0, 1, 2), BACK_COPY_SETTINGS) + _particles(3_000)
-    runs += _operators(2_048)
+    runs += [c for c in _back_copies((0, 1, 2), BACK_COPY_SETTINGS) if c not in runs]
+    runs += _particles(3_000) + _operators(2_048)
     if profile is Profile.laptop:
         return runs
     runs += _back_copies((3, 4), BACK_COPY_SETTINGS)

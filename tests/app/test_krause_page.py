@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,10 +14,10 @@ PAGE = Path(__file__).resolve().parents[2] / "app" / "main.py"
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("krause")
     fill(folder / "traces.duckdb", folder / "staging")
-    yield folder
+    return folder
 
 
 @pytest.fixture
