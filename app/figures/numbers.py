@@ -11,7 +11,7 @@ _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def share(value: float | None) -> str:
-    """A share 0..1 in per cent: 0.731 -> "73 %", 0.031 -> "3.1 %", 0.0004 -> "0.04 %".
+    """A share 0..1 in per cent: 0.731 -> "73 %", 0.031 -> "3.1 %", 0.0004 -> "0.04 %", -0.5 -> "−50 %".
 
     A share that is not quite 0 or 1 is never rounded to "0 %" or "100 %".
     """
@@ -24,7 +24,7 @@ def share(value: float | None) -> str:
         text = f"{percent:.1g}" if abs(percent) >= 0.01 else f"{'-' if percent < 0 else ''}<0.01"
     elif text == "100.0":
         text = ">99.9"
-    return f"{text.removesuffix('.0')}{NBSP}%"
+    return f"{text.removesuffix('.0')}{NBSP}%".replace("-", "−")
 
 
 def quantity(value: float | None, unit: str = "", digits: int = 3) -> str:
@@ -67,11 +67,17 @@ def interval(bounds: tuple[float, float] | None, unit: str) -> str:
         low, high = (share(b).removesuffix(f"{NBSP}%") for b in bounds)
         if low == high and bounds[0] != bounds[1]:
             low, high = (f"{100 * b:.1f}" for b in bounds)
-        return f"{low}–{high}{NBSP}%"
+        return f"{_span(low, high)}{NBSP}%"
     if not all(map(math.isfinite, bounds)) or not 1e-3 <= max(map(abs, bounds)) < 1e6:
-        return "–".join(quantity(b) for b in bounds)
+        return _span(*(quantity(b) for b in bounds))
     places = max(0, 2 - math.floor(math.log10(max(map(abs, bounds)))))
-    return "–".join(f"{b:,.{places}f}".replace("-", "−") for b in bounds)
+    return _span(*(f"{b:,.{places}f}" for b in bounds))
+
+
+def _span(low: str, high: str) -> str:
+    """From low to high: a dash between, but "to" beside a minus sign."""
+    low, high = low.replace("-", "−"), high.replace("-", "−")
+    return f"{low} to {high}" if "−" in low + high else f"{low}–{high}"
 
 
 def duration(seconds: float | None) -> str:

@@ -49,7 +49,8 @@ def vision(store: Store) -> None:
             {slug: c.title for slug, c in figures.COSTS.items()},
             "v_cost",
             style="segmented",
-            help="Pairs are counted from the neighbourhood; the time is measured, on the machine in the run's "
+            help="Pairs are counted from the neighbourhood; the time is measured, on the machine in the "
+            "run's "
             "provenance.",
         )
         draw(figures.accuracy_cost(outcomes, figures.COSTS[cost], current_palette()), "krause_accuracy")

@@ -216,7 +216,7 @@ def pixels_recipe(setting: Setting, seed: int) -> Recipe:
         window=window, topk=topk,
     )  # fmt: skip
     return Recipe(
-        network=network, data="pixels", seed=seed, steps=250, batch=8, rate=4e-3, snapshots=(60, 120)
+        network=network, data="pixels", seed=seed, steps=800, batch=8, rate=4e-3, snapshots=(100, 300)
     )
 
 

@@ -72,6 +72,9 @@ def test_units_durations_and_lists() -> None:
     assert plain(interval((0.78, 0.82), "share of heads")) == "78–82 %"
     assert plain(interval((0.8641, 0.8649), "share")) == "86.4–86.5 %"
     assert plain(interval((2.1, 2.4), "× dense perplexity")) == "2.10–2.40"
+    assert plain(interval((-0.98, -0.093), "share of attention")) == "−98 to −9.3 %"
+    assert plain(interval((-0.0214, 0.0503), "bit/byte")) == "−0.0214 to 0.0503"
+    assert plain(share(-0.5)) == "−50 %"
     assert interval(None, "share") == measured(None, "share") == "–"
     times = [plain(duration(seconds)) for seconds in (0.42, 59.96, 83, 7260)]
     assert times == ["0.42 s", "1 min", "1 min 23 s", "2 h 1 min"]
