@@ -13,7 +13,8 @@ from app.figures.krause_settings import colour, of_setting, setting_name, settin
 from app.theme import TICK, Palette
 
 _GAP = 4  # pixels between pictures
-MEMORY = {"full": "all keys", "ring": "a ring of the window's keys", "state": "two running sums"}
+_ACROSS = 504  # px that the pictures share in the page's left column
+MEMORY = {"full": "all keys", "ring": "ring of the window", "state": "running sums"}
 
 
 def completions(truth: pd.DataFrame, written: Mapping[str, pd.DataFrame], palette: Palette) -> Figure:
@@ -43,13 +44,15 @@ def completions(truth: pd.DataFrame, written: Mapping[str, pd.DataFrame], palett
             line={"color": palette.hot, "width": 1},
         )
     names = ["truth", *(two_lines(m, None, None) for m in written)]
-    layout(fig, palette, 24 + 112 * len(rows), left=88, right=16, top=8, bottom=16, y_grid=False)
+    height = 24 + min(112, _ACROSS // count) * len(rows)
+    layout(fig, palette, height, left=88, right=16, top=8, bottom=16, y_grid=False)
     fig.update_xaxes(visible=False, constrain="domain", range=[-0.5, count * pitch - _GAP - 0.5])
     fig.update_yaxes(
         tickmode="array",
         tickvals=[n * pitch + size / 2 for n in range(len(rows))],
         ticktext=names,
         range=[len(rows) * pitch - _GAP - 0.5, -0.5],
+        constraintoward="top",
         tickfont={"color": palette.ink},
     )
     alt = (
@@ -69,9 +72,11 @@ def bits_dots(outcomes: pd.DataFrame, palette: Palette) -> Figure:
     found = settings(outcomes)
     fig = go.Figure()
     parts = []
+    ends: list[float] = []
     for row, setting in enumerate(found):
         values = of_setting(outcomes, setting)["loss_nats"].to_numpy(float) / np.log(2)
         mean, low, high = spread(values)
+        ends += [low, high]
         tint = colour(setting[0], palette)
         fig.add_trace(
             go.Scatter(
@@ -120,7 +125,8 @@ def bits_dots(outcomes: pd.DataFrame, palette: Palette) -> Figure:
         x_grid=True,
         y_grid=False,
     )
-    fig.update_xaxes(fixedrange=True, nticks=5, tickangle=0)
+    room = 0.06 * (max(ends) - min(ends)) or 0.01  # so that no interval ends on the edge
+    fig.update_xaxes(fixedrange=True, nticks=5, tickangle=0, range=[min(ends) - room, max(ends) + room])
     fig.update_yaxes(
         range=[len(found) - 0.4, -0.6],
         tickmode="array",

@@ -172,7 +172,7 @@ def _animation_words(
     orders = [order_parameter(path.points[-1]) for path in sides]
     alt = (
         f"{points.shape[1]} particles on a {'circle' if points.shape[2] == 2 else 'sphere'}, two panels from "
-        f"the same start. After {steps:,} steps: {names[0]} {what[0]}, {names[1]} {what[1]}."
+        f"the same start. After {steps:,} steps: {what[0]} under {names[0]}; {what[1]} under {names[1]}."
     )
     bold = [f"**{text.replace(' ', '** ', 1)}" for text in what]
     shown = (

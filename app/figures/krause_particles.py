@@ -48,17 +48,31 @@ def _on_log(steps: tuple[int, ...]) -> list[float]:
     return [max(step, _START) for step in steps]
 
 
+def _labels(ends: Sequence[float], least: float, low: float, high: float) -> list[float]:
+    """Where the names of lines that end at `ends` stand: apart, and within the axis, outside which
+    Plotly draws none."""
+    placed = apart(ends, least)
+    shift = max(0.0, low - min(placed)) - max(0.0, max(placed) - high)
+    return [place + shift for place in placed]
+
+
 def over_time(left: Trajectory, right: Trajectory, names: tuple[str, str], palette: Palette) -> Figure:
     """Number of clusters, and below it the order parameter, over the steps (log)."""
     sides, colours = (left, right), (palette.ink, palette.hot)
     counts = [[cluster_count(points) for points in path.points] for path in sides]
     orders = [[order_parameter(points) for points in path.points] for path in sides]
-    traces, notes = [], []
-    for axis, series, shape in (("y", counts, "hv"), ("y2", orders, "linear")):
+    highest = float(np.log10(max(map(max, counts))))
+    traces: list[dict[str, Any]] = []
+    notes: list[dict[str, Any]] = []
+    panels: tuple[tuple[str, Sequence[Sequence[float]], str], ...] = (
+        ("y", counts, "hv"),
+        ("y2", orders, "linear"),
+    )
+    for axis, series, shape in panels:
         places = [float(np.log10(values[-1])) if axis == "y" else values[-1] for values in series]
-        top = np.log10(max(map(max, counts))) if axis == "y" else 1.0
+        top = highest if axis == "y" else 1.0
         for name, tint, values, path, place in zip(
-            names, colours, series, sides, apart(places, 0.13 * top), strict=True
+            names, colours, series, sides, _labels(places, 0.13 * top, 0, top), strict=True
         ):
             hover = f"{name}<br>step %{{customdata}}: <b>%{{y:.3g}}</b><extra></extra>"
             traces.append(
@@ -77,14 +91,14 @@ def over_time(left: Trajectory, right: Trajectory, names: tuple[str, str], palet
         "xaxis": _step_axis(steps) | {"showticklabels": False, "anchor": "y"},
         "xaxis2": _step_axis(steps, "step (layer), log scale") | {"anchor": "y2", "matches": "x"},
         "yaxis": _value_axis("clusters (log)", _COUNTS)
-        | {"type": "log", "domain": [0.55, 1], "range": [-0.08, np.log10(max(map(max, counts))) + 0.08]},
+        | {"type": "log", "domain": [0.55, 1], "range": [-0.08, highest + 0.08]},
         "yaxis2": _value_axis("order parameter", (0, 0.5, 1))
         | {"domain": [0, 0.45], "range": [-0.02, 1.05], "anchor": "x2"},
         "annotations": notes,
     }
     fig = assemble(traces, palette, 360, (56, 96, 16, 48), more)
     alt = "; ".join(
-        f"{name}: {c[-1]} clusters, order parameter {o[-1]:.2f} at the end"
+        f"{name}: {c[-1]} cluster{'s' if c[-1] != 1 else ''}, order parameter {o[-1]:.2f} at the end"
         for name, c, o in zip(names, counts, orders, strict=True)
     )
     told = [_told(n, c, o, p) for n, c, o, p in zip(names, counts, orders, sides, strict=True)]
@@ -95,7 +109,9 @@ def _told(name: str, counts: list[int], orders: list[float], path: Trajectory) -
     """One side over time, in a sentence."""
     settled = next(n for n in range(len(counts)) if len(set(counts[n:])) == 1)
     upper = name[0].upper() + name[1:]
-    rest = "" if path.rest is None else f", and nothing moves any more from step {path.rest:,} on"
+    rest = (
+        "" if path.rest is None else f", and from step {path.rest:,} on no particle moves by more than 10⁻⁹"
+    )
     still = "has" if settled < len(counts) - 1 else "still changes and has"
     when = f"from step {path.steps[settled]:,} on" if settled < len(counts) - 1 else "at the end"
     return (
@@ -121,7 +137,8 @@ def negative_control(
         paths[f"cut off at<br>{truncation}"] = (truncated, palette.hot)
     fig = go.Figure()
     worst: list[float] = []
-    for name, (path, tint) in paths.items():
+    ends: list[float] = []
+    for path, tint in paths.values():
         far = np.linalg.norm(softmax.points - path.points, axis=-1).max(axis=1)
         worst.append(float(far.max()))
         seen = np.flatnonzero(far)  # they start from the same places, and a logarithm shows no zero
@@ -133,8 +150,9 @@ def negative_control(
             customdata=[[f"{softmax.steps[n]:,}", quantity(float(far[n]), digits=2)] for n in seen],
             hovertemplate="step %{customdata[0]}: <b>%{customdata[1]}</b><extra></extra>",
         )
-        end = float(far[seen[-1]]) if len(seen) else 1e-16
-        direct_label(fig, palette, 1, float(np.log10(end)), name, tint, xref="paper", xshift=4, align="left")
+        ends.append(float(np.log10(far[seen[-1]])) if len(seen) else -16)
+    for (name, (_, tint)), end in zip(paths.items(), _labels(ends, 2, -17, 1), strict=True):
+        direct_label(fig, palette, 1, end, name, tint, xref="paper", xshift=4, align="left")
     layout(fig, palette, 360, y_title="largest distance to softmax (log)", left=56, right=96)
     fig.update_xaxes(_step_axis(softmax.steps, "step (layer), log scale"))
     powers = range(-16, 1, 4)
@@ -150,21 +168,26 @@ def negative_control(
         direct_label(fig, palette, 0, float(np.log10(value)), text, tint, **place)
     alt = f"Largest distance between the two trajectories: {quantity(worst[0], digits=2)}."
     cut = f" Cut off at {truncation}, the same kernel comes {worst[-1]:.2f} apart." if len(worst) > 1 else ""
-    return Figure(
-        fig, alt + cut, _control_reading(worst, cluster_count(softmax.points[-1]), beta, truncation)
-    )
+    return Figure(fig, alt + cut, _control_reading(worst, softmax, beta, truncation))
 
 
-def _control_reading(worst: list[float], count: int, beta: float, truncation: str) -> str:
+def _control_reading(worst: list[float], softmax: Trajectory, beta: float, truncation: str) -> str:
     same = (
         f"The full Gaussian kernel with σ² = 1/β moves every particle exactly as softmax does: at most "
         f"**{quantity(worst[0], digits=1)}** apart, which is rounding. "
         if worst[0] < _EXACT
         else f"The two come {quantity(worst[0])} apart. "
     )
-    cut = f" (cut off at {truncation}, it goes {worst[1]:.2f} away)" if len(worst) > 1 else ""
+    cut = ""
+    if len(worst) > 1:
+        cut = f" (cut off at {truncation}, it goes {worst[1]:.2f} away)"
+        cut = cut if worst[1] > _EXACT else f" ({truncation} cuts nothing off, so it changes nothing either)"
+    steps = softmax.steps[-1]
+    half = next(n for n, step in enumerate(softmax.steps) if step >= steps / 2)
+    count, before = (cluster_count(softmax.points[n]) for n in (-1, half))
     end = (
-        f"softmax shows {count} clusters too, but metastable ones: they are only slow to merge."
+        f"softmax shows {count} clusters too after {steps:,} steps, but nothing keeps them apart: they are "
+        f"only slow to merge{' (metastable)' if count == before else ''}."
         if count > 1
         else "both reach one cluster."
     )
@@ -194,7 +217,7 @@ def opinions(path: Trajectory, eps: float, palette: Palette) -> Figure:
             y=y.astype(np.float32),
             mode="lines",
             line={"color": tint, "width": 1},
-            opacity=0.6,
+            opacity=0.75,
             hovertemplate="step %{x}: opinion %{y:.3f}<extra></extra>",
         )
         text = f"<b>{centres[cluster]:.2f}</b> · {lines.shape[1]}"

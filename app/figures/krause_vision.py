@@ -180,7 +180,7 @@ class Cost:
 COSTS = {
     c.slug: c
     for c in (
-        Cost("pairs", "Scored pairs", "query-key pairs scored in one image and head"),
+        Cost("pairs", "Scored pairs", "pairs scored per image and head"),
         Cost("forward_ms", "Forward pass", "forward pass of 500 images (ms)"),
     )
 }
@@ -270,18 +270,20 @@ def accuracy_reading(outcomes: pd.DataFrame) -> str:
         other = outcomes[outcomes["mechanism"] == mechanism].set_index("seed")
         seeds = krause.index.intersection(other.index)
         if len(seeds) < 2:
-            continue
+            continue  # said once, below
         gap = (krause.loc[seeds, "accuracy"] - other.loc[seeds, "accuracy"]).to_numpy(float)
         low, high = student_mean(gap)
         points = f"{100 * gap.mean():+.2f} points [{100 * low:+.2f}, {100 * high:+.2f}]".replace("-", "−")
         claim = "no difference can be claimed" if low <= 0 <= high else "the interval leaves out 0"
         parts.append(f"Krause against {name}: **{points}** over {len(gap)} paired seeds; {claim}.")
+    if not parts and len(outcomes):
+        parts.append("One seed each: there is no interval, so no difference can be claimed.")
     if len(krause):
         saved = 1 - float(krause["pairs"].iloc[0] / krause["pairs_dense"].iloc[0])
         softmax = outcomes[outcomes["mechanism"] == "softmax"]
         time = float(krause["forward_ms"].mean() / softmax["forward_ms"].mean()) if len(softmax) else None
         parts.append(
-            f"It scores {share(saved)} fewer pairs"
+            f"Krause scores {share(saved)} fewer pairs"
             + (f"; a forward pass takes {quantity(time, digits=2)} times as long." if time else ".")
         )
     return " ".join(parts)

@@ -33,9 +33,8 @@ def cost(store: Store) -> None:
         return
     draw(cost_curves(times, current_palette()), "krause_cost")
     st.caption(
-        "8 heads of 64 dimensions, one sequence, window 128; medians of 5 repetitions, bars from the "
-        "quickest to "
-        "the slowest. Dense scores stop at 4,096 tokens: beyond that one score matrix takes gigabytes. "
-        "Memory "
-        "counts live tensors without the inputs; what a fused kernel takes inside itself is not seen."
+        f"8 heads of 64 dimensions, one sequence, window 128; medians of {times['repetition'].nunique()} "
+        "repetitions, bars from the quickest to the slowest. Dense scores are timed up to 4,096 tokens at "
+        "most: beyond that one score matrix takes gigabytes. Memory counts live tensors without the "
+        "inputs; what a fused kernel takes inside itself is not seen."
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from app.figures import krause_generation as figures
-from app.figures.krause_settings import ORDER, setting_name
+from app.figures.krause_settings import ORDER, of_setting, setting_name, settings
 from app.theme import current_palette
 from app.widgets import states
 from app.widgets.figure import draw
@@ -50,11 +50,11 @@ def _texts(store: Store) -> None:
     if texts.empty:
         return
     st.markdown("**Text written on** by the byte language models, temperature 0.8")
-    shown = [m for m in ("softmax", "krause", "window_topk", "linear") if m in set(texts["mechanism"])]
-    for column, mechanism in zip(st.columns(len(shown), gap="medium"), shown, strict=True):
+    shown = [s for s in settings(texts) if s[0] in ("softmax", "krause", "window_topk", "linear")]
+    for column, setting in zip(st.columns(len(shown), gap="medium"), shown, strict=True):
         with column:
-            st.caption(setting_name(mechanism, None, None))
-            for row in texts[texts["mechanism"] == mechanism].itertuples():
-                st.markdown(
-                    f"**{inert(str(row.prompt))}**{inert(' '.join(str(row.completion).split()), 220)}"
-                )
+            st.caption(setting_name(*setting, short=True))
+            for row in of_setting(texts, setting).itertuples():
+                # Bold ends before the space, or Markdown takes its stars for text.
+                written = inert(" ".join(str(row.completion).split()), 220)
+                st.markdown(f"**{inert(str(row.prompt).strip())}** {written}")

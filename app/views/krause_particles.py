@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from app.figures import krause_particles as figures
 from app.theme import current_palette
@@ -27,7 +30,8 @@ def _paths(
     space: str, n: int, seed: int, steps: int, rules: tuple[tuple[str, float, float], ...]
 ) -> list[Trajectory]:
     start = start_circle(n, seed) if space == "circle" else start_sphere(n, seed)
-    return [simulate(start, Rule(kind, beta, limit), steps) for kind, beta, limit in rules]  # type: ignore[arg-type]
+    found = {rule: simulate(start, Rule(*rule), steps) for rule in dict.fromkeys(rules)}  # type: ignore[arg-type]
+    return [found[rule] for rule in rules]
 
 
 @st.cache_data(show_spinner=False, max_entries=64)
@@ -51,7 +55,7 @@ def particles() -> None:
         _sphere(space)
 
 
-def _common(columns: list) -> tuple[int, int]:
+def _common(columns: Sequence[DeltaGenerator]) -> tuple[int, int]:
     with columns[0]:
         n = controls.number("Particles", 20, 400, "p_n", default=200, step=10, help="How many there are.")
     with columns[1]:

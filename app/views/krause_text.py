@@ -18,7 +18,7 @@ from data.records import krause_attention_ledger as ledger
 from data.records import krause_attention_queries as queries
 from data.store import Store
 from models.attention.mechanisms import MECHANISMS
-from precompute.studies.krause_attention import BACK_COPY, KJV, SUBJECTS
+from precompute.studies.krause_attention import BACK_COPY, KJV, KJV_SETTINGS, SUBJECTS
 
 EPS = 0.3  # of the reference (Gu et al. 2025)
 UNITS = {BACK_COPY: "bits per character", KJV: "bits per byte"}
@@ -85,10 +85,9 @@ def main_settings(frame: pd.DataFrame, subject: str) -> pd.DataFrame:
     """Runs of the comparison alone: the grid of windows has its own view."""
     if subject != KJV:
         return frame
-    seeds = frame.groupby(["mechanism", "window", "topk", "sigma"], dropna=False)["seed"].transform("nunique")
-    rows = frame[frame["sigma"] == "head"]
-    local = rows["window"].isna() | (seeds[rows.index] > 1)
-    return rows[local] if local.any() else rows
+    rows = [row for setting in KJV_SETTINGS for row in of_setting(frame, setting).index]
+    kept = frame.loc[sorted(rows)]
+    return kept[kept["sigma"] == "head"]
 
 
 @st.fragment(key="krause_main")

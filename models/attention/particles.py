@@ -2,15 +2,16 @@
 
 On the circle or sphere a step is x <- normalise(x + eta P_x(sum_j a_ij x_j)), with P_x the projection
 on the tangent space at x ("Krause Synchronization Transformers", ICML 2026, theory section; the step
-keeps particles on the sphere). Softmax weighs every particle, so all are drawn together; bounded
-confidence cuts the rest off, so groups that are out of reach of each other stay apart. In one
+keeps particles on the sphere). P_x takes out the part of the pull along x, so that how far a particle
+moves depends on the pull across alone. Softmax weighs every particle, so all are drawn together;
+bounded confidence cuts the rest off, so groups that are out of reach of each other stay apart. In one
 dimension the classical model is Hegselmann and Krause 2002.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,7 @@ Kind = Literal["softmax", "rbf", "radius", "topk"]
 
 ETA = 0.1  # size of a step on the sphere
 TOUCH = 0.05  # particles closer than this are one cluster; a step of the circle's 200 is 0.03 apart
-_STILL = 1e-9  # largest movement of a step that counts as rest
+_STILL = 1e-9  # largest movement of a step that counts as rest; below it 3,000 steps show nothing
 
 
 @dataclass(frozen=True)
@@ -31,11 +32,19 @@ class Rule:
                 within `limit`; topk: the same over the `limit` nearest (ties to the smaller index)
     beta        inverse temperature; 1 / sigma^2 of the Gaussian kernel
     limit       radius, or number of neighbours; the particle itself is among them
+
+    Raises ValueError for an unknown kind, a negative beta, a radius below 0 or fewer than one neighbour.
     """
 
     kind: Kind
     beta: float = 1.0
     limit: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise ValueError(f"unknown rule {self.kind!r}")
+        if self.beta < 0 or self.limit < 0 or (self.kind == "topk" and self.limit < 1):
+            raise ValueError(f"{self.kind}: no such beta {self.beta:g} or limit {self.limit:g}")
 
     def weights(self, x: Array) -> Array:
         """Attention of every particle (n, n), rows sum to 1, for unit vectors (n, d)."""
@@ -122,7 +131,11 @@ def kept_steps(steps: int, most: int = 60) -> list[int]:
 
 @dataclass(frozen=True)
 class Trajectory:
-    """Particles at some steps: `steps` (m,), `points` (m, n, d); `rest` is when nothing moved any more."""
+    """Particles at some steps: `steps` (m,), `points` (m, n, d).
+
+    `rest` is the step from which on no particle moves by 1e-9 any more; None while they do. Metastable
+    clusters can be that slow too.
+    """
 
     steps: tuple[int, ...]
     points: Array
@@ -157,16 +170,16 @@ def hegselmann_krause(x: Array, eps: float, most: int = 1_000) -> Trajectory:
     their counts are those of this arithmetic, and drawn starts are the sturdier measure.
     `points` is (m, n, 1), every step.
     """
-    frames = [x]
-    while len(frames) <= most:
+    frames, rest = [x], None
+    while rest is None and len(frames) <= most:
         near = np.abs(x[:, None] - x[None]) <= eps
         moved = (near @ x) / near.sum(axis=1)
         if float(np.abs(moved - x).max()) < _STILL:
-            break
-        x = moved
-        frames.append(x)
-    steps = tuple(range(len(frames)))
-    return Trajectory(steps, np.stack(frames)[..., None], len(frames) - 1)
+            rest = len(frames) - 1
+        else:
+            x = moved
+            frames.append(x)
+    return Trajectory(tuple(range(len(frames))), np.stack(frames)[..., None], rest)
 
 
 def clusters(points: Array, touch: float = TOUCH) -> npt.NDArray[np.int64]:
@@ -203,7 +216,7 @@ def measure(rule: str, parameter: float, start: int, steps: int, n: int = 200) -
 
     `rule` is softmax, rbf (`parameter` is beta), radius, topk (the limit, at beta 1) or opinions
     (epsilon; start 0 is equispaced, 201 opinions, others are drawn). `difference` is the largest
-    distance to the same particle under softmax, for rbf.
+    distance to the same particle under softmax, for rbf. Raises ValueError for another rule.
     """
     if rule == "opinions":
         drawn = np.random.default_rng(start).uniform(0, 1, n)
@@ -211,6 +224,8 @@ def measure(rule: str, parameter: float, start: int, steps: int, n: int = 200) -
         path = hegselmann_krause(x, parameter)
         twin = None
     else:
+        if rule not in get_args(Kind):
+            raise ValueError(f"there is no rule {rule!r}; choose from opinions, {', '.join(get_args(Kind))}")
         x = start_circle(n, start)
         limited = rule in ("radius", "topk")
         kind: Kind = rule  # type: ignore[assignment]

@@ -272,9 +272,10 @@ def test_cost_reads_slopes_and_the_crossing() -> None:
     assert "gathered Krause attention grows as N^**1.00**" in figure.reading
     assert "dense scores grow as N^**2.00**" in figure.reading
     assert (
-        "Without top-k it is ahead of the fused kernel from **8,192 tokens** on, 1.8 times" in figure.reading
+        "Without top-k gathered attention is ahead of the fused kernel from **8,192 tokens** on, 1.8 times"
+        in figure.reading
     )
-    assert "it is behind the fused kernel up to 8,192" in figure.reading
+    assert "gathered attention is behind the fused kernel up to 8,192" in figure.reading
 
 
 def test_completions_stack_truth_and_every_attention() -> None:

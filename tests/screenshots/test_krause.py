@@ -24,11 +24,12 @@ def test_krause(open_page: OpenPage, assert_screenshot: Check, scheme: Scheme, w
 TABS = ("Vision", "Cost", "Generation", "In a pretrained model", "Windows and widths")
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("tab", TABS)
-def test_krause_tabs(open_page: OpenPage, assert_screenshot: Check, tab: str) -> None:
-    page = open_page(f"krause_attention?view={tab.replace(' ', '+')}")
+def test_krause_tabs(open_page: OpenPage, assert_screenshot: Check, tab: str, scheme: Scheme) -> None:
+    page = open_page(f"krause_attention?view={tab.replace(' ', '+')}", scheme=scheme)
     expect(page.get_by_role("tab", name=tab)).to_have_attribute("aria-selected", "true")
-    assert_screenshot(page, f"krause-{tab.lower().replace(' ', '-')}-light-1280")
+    assert_screenshot(page, f"krause-{tab.lower().replace(' ', '-')}-{scheme}-1280")
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
