@@ -9,7 +9,16 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from app.figures.base import Figure, layout, quantity
-from app.figures.krause_settings import colour, of_setting, setting_name, settings, spread, two_lines
+from app.figures.krause_settings import (
+    colour,
+    lone_seeds,
+    of_setting,
+    seed_count,
+    setting_name,
+    settings,
+    spread,
+    two_lines,
+)
 from app.theme import TICK, Palette
 
 _GAP = 4  # pixels between pictures
@@ -100,7 +109,7 @@ def bits_dots(outcomes: pd.DataFrame, palette: Palette) -> Figure:
                 marker={"size": 12, "color": tint},
                 hovertemplate=f"{setting_name(*setting)}<br><b>{quantity(mean, digits=4)}</b> bits per "
                 "pixel, "
-                f"{len(values)} seeds<extra></extra>",
+                f"{seed_count(len(values))}<extra></extra>",
             )
         )
         fig.add_annotation(
@@ -139,16 +148,23 @@ def bits_dots(outcomes: pd.DataFrame, palette: Palette) -> Figure:
 
 
 def bits_reading(outcomes: pd.DataFrame) -> str:
-    """Krause against softmax, paired by seed."""
-    krause = outcomes[outcomes["mechanism"] == "krause"].set_index("seed")["loss_nats"]
-    softmax = outcomes[outcomes["mechanism"] == "softmax"].set_index("seed")["loss_nats"]
-    seeds = krause.index.intersection(softmax.index)
-    if len(seeds) < 2:
-        return ""
-    mean, low, high = spread(list((krause[seeds] - softmax[seeds]) / np.log(2)))
-    text = f"{mean:+.4f} bits per pixel [{low:+.4f}, {high:+.4f}]".replace("-", "−")
-    claim = "no difference can be claimed" if low <= 0 <= high else "the interval leaves out 0"
-    return f"Krause against softmax: **{text}** over {len(seeds)} paired seeds; {claim}."
+    """Krause against softmax and against the same support, paired by seed; no claim when 0 is inside."""
+    losses = {m: rows.set_index("seed")["loss_nats"] for m, rows in outcomes.groupby("mechanism")}
+    parts = []
+    for mechanism, name in (("softmax", "softmax"), ("window_topk", "softmax on the same support")):
+        if "krause" not in losses or mechanism not in losses:
+            continue
+        seeds = losses["krause"].index.intersection(losses[mechanism].index)
+        if len(seeds) < 2:
+            continue
+        gap = (losses["krause"][seeds] - losses[mechanism][seeds]).to_numpy(float) / np.log(2)
+        mean, low, high = spread(gap)
+        text = f"{mean:+.4f} bits per pixel [{low:+.4f}, {high:+.4f}]".replace("-", "−")
+        claim = "no difference can be claimed" if low <= 0 <= high else "the interval leaves out 0"
+        parts.append(f"Krause against {name}: **{text}** over {len(seeds)} paired seeds; {claim}.")
+    if not parts and len(outcomes):
+        parts.append("One seed each: there is no interval, so no difference can be claimed.")
+    return " ".join([*parts, lone_seeds(outcomes)]).strip()
 
 
 def speed_bars(times: pd.DataFrame, palette: Palette) -> Figure:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from app.figures.numbers import listed
 from app.theme import Palette
 from models.attention.mechanisms import MECHANISMS
 from models.intervals import student_mean
@@ -76,3 +77,18 @@ def spread(values: Sequence[float] | np.ndarray) -> tuple[float, float, float]:
     data = np.asarray(values, dtype=float)
     mean = float(data.mean())
     return (mean, *student_mean(data)) if len(data) > 1 else (mean, mean, mean)
+
+
+def seed_count(count: int) -> str:
+    """ "1 seed", "3 seeds"."""
+    return f"{count} seed" if count == 1 else f"{count} seeds"
+
+
+def lone_seeds(outcomes: pd.DataFrame) -> str:
+    """A sentence on the settings that one seed stands for; empty when there are none, or only such."""
+    found = settings(outcomes)
+    lone = [s for s in found if of_setting(outcomes, s)["seed"].nunique() == 1]
+    if not lone or len(lone) == len(found):
+        return ""
+    names = listed([setting_name(*s) for s in lone])
+    return f"{names} {'has' if len(lone) == 1 else 'have'} one seed and no interval."

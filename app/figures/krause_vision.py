@@ -10,7 +10,15 @@ import plotly.graph_objects as go
 
 from app.figures.base import Figure, layout, legend_trace, matrix_png, matrix_trace, quantity, share
 from app.figures.krause_emergence import apart
-from app.figures.krause_settings import colour, of_setting, setting_name, settings, spread
+from app.figures.krause_settings import (
+    colour,
+    lone_seeds,
+    of_setting,
+    seed_count,
+    setting_name,
+    settings,
+    spread,
+)
 from app.figures.raster import data_uri, indexed_png
 from app.theme import TICK, Palette
 from models.intervals import student_mean
@@ -220,7 +228,8 @@ def accuracy_cost(outcomes: pd.DataFrame, cost: Cost, palette: Palette) -> Figur
                     "thickness": 1.5,
                     "width": 0,
                 },
-                hovertemplate=f"{setting_name(*setting)}<br><b>{share(mean)}</b> right, {len(rows)} seeds<br>"
+                hovertemplate=f"{setting_name(*setting)}<br><b>{share(mean)}</b> right, "
+                f"{seed_count(len(rows))}<br>"
                 f"{cost.title.lower()} {quantity(float(x.mean()))}<extra></extra>",
             )
         )
@@ -278,6 +287,7 @@ def accuracy_reading(outcomes: pd.DataFrame) -> str:
         parts.append(f"Krause against {name}: **{points}** over {len(gap)} paired seeds; {claim}.")
     if not parts and len(outcomes):
         parts.append("One seed each: there is no interval, so no difference can be claimed.")
+    parts += [text for text in (lone_seeds(outcomes),) if text]
     if len(krause):
         saved = 1 - float(krause["pairs"].iloc[0] / krause["pairs_dense"].iloc[0])
         softmax = outcomes[outcomes["mechanism"] == "softmax"]

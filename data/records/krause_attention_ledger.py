@@ -37,6 +37,7 @@ def final_sinks(store: Store, subject: str, eps: float) -> pd.DataFrame:
         WITH ends AS (SELECT run_id, max(step) AS step FROM krause_sinks GROUP BY run_id)
         SELECT {SETTING}, avg(first_mass) AS first_mass, avg(early_first_mass) AS early_first_mass,
                avg(oldest_mass) AS oldest_mass, avg(null_mass) AS null_mass, max(first_mass) AS most,
+               avg(key_norm_ratio) AS key_norm_ratio,
                avg(len(list_filter(first_importance, lambda x: x > ?)) / len(first_importance)) AS sink_rate
         FROM krause_sinks JOIN ends USING (run_id, step) JOIN runs USING (run_id)
         WHERE subject = ? AND status = 'done' GROUP BY ALL ORDER BY mechanism, seed

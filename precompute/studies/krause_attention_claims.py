@@ -95,13 +95,15 @@ def score_alone(store: Store) -> ClaimResult:
     if found is None:
         return _untestable("two seeds of the back-copy task")
     mean, interval, rbf, softmax, runs = found
+    lengths = [float(_of(frame, mechanism)["key_norm_ratio"].mean()) for mechanism in ("softmax", "rbf")]
     return ClaimResult(
         _verdict(interval[1] < 0),
         mean,
         "share of attention",
         f"Dense distance scores give the first token {_percent(rbf.mean())}, dense dot products "
-        f"{_percent(softmax.mean())}, over {len(rbf)} paired seeds: without window and top-k the sink is "
-        "already weaker, because a long key is far from every query.",
+        f"{_percent(softmax.mean())}, over {len(rbf)} paired seeds, without window and top-k. The first key is "
+        f"{lengths[0]:.1f} times as long as the others under dot products and {lengths[1]:.1f} times under "
+        "distances, which penalise long keys.",
         interval,
         runs,
     )
@@ -150,7 +152,7 @@ def language_model_loss(store: Store) -> ClaimResult:
     if found is None:
         return _untestable("two seeds of the byte language model")
     mean, interval, krause, softmax, runs = found
-    bits = [x / np.log(2) for x in (mean, *interval)]
+    bits = [float(x / np.log(2)) for x in (mean, *interval)]
     return ClaimResult(
         _verdict(bits[2] <= 0.02),
         bits[0],
@@ -226,7 +228,7 @@ def bits_per_dimension(store: Store) -> ClaimResult:
     if found is None:
         return _untestable("two seeds of the pixel transformers")
     mean, interval, krause, softmax, runs = found
-    bits = [x / np.log(2) for x in (mean, *interval)]
+    bits = [float(x / np.log(2)) for x in (mean, *interval)]
     return ClaimResult(
         _verdict(bits[2] < 0),
         bits[0],

@@ -11,7 +11,7 @@ from streamlit.testing.v1 import AppTest
 
 from app.figures.krause_adaptation import GATE_START, first_token_by_layer, perplexity_lines
 from app.figures.krause_cost import ahead_from, cost_curves
-from app.figures.krause_generation import bits_dots, completions
+from app.figures.krause_generation import bits_dots, bits_reading, completions
 from app.figures.krause_vision import accuracy_reading
 from app.theme import DARK, LIGHT
 from tests.app.krause_store import fill
@@ -108,6 +108,48 @@ def test_one_seed_claims_no_accuracy() -> None:
     )
     text = accuracy_reading(frame)
     assert "One seed each" in text and "90\N{NO-BREAK SPACE}% fewer pairs" in text
+
+
+def bits(values: dict[str, tuple[float, ...]]) -> pd.DataFrame:
+    """Outcomes whose losses are `values` bits, by mechanism and seed."""
+    return pd.DataFrame(
+        [
+            {"mechanism": m, "window": None, "topk": None, "seed": s, "loss_nats": np.log(2) * v}
+            for m, found in values.items()
+            for s, v in enumerate(found)
+        ]
+    )
+
+
+def test_bits_are_paired_with_softmax_and_with_the_same_support() -> None:
+    krause = (1.0, 1.5, 2.0)
+    text = bits_reading(
+        bits({"softmax": (0.9, 1.4, 1.9), "krause": krause, "window_topk": (0.9, 1.5, 2.1), "linear": (3.0,)})
+    )
+    assert "Krause against softmax: **+0.1000 bits per pixel [+0.1000, +0.1000]**" in text
+    # Student: t(0.975, 2) = 4.3027, spread 0.1, over the root of 3
+    assert "the same support: **+0.0000 bits per pixel [−0.2484, +0.2484]** over 3 paired seeds; no" in text
+    assert text.endswith("Linear (elu + 1) has one seed and no interval.")
+
+
+def test_one_seed_claims_no_bits() -> None:
+    text = bits_reading(bits({"softmax": (1.0,), "krause": (0.5,)}))
+    assert text == "One seed each: there is no interval, so no difference can be claimed."
+    drawn = bits_dots(bits({"linear": (1.0,)}), LIGHT).fig.data
+    assert any("1 seed<extra>" in (t.hovertemplate or "") for t in drawn)
+
+
+def test_a_lone_seed_beside_paired_ones_is_named() -> None:
+    row = {"pairs": 10.0, "pairs_dense": 100.0, "forward_ms": 2.0, "window": None, "topk": None}
+    frame = pd.DataFrame(
+        [
+            row | {"mechanism": m, "seed": s, "accuracy": 0.8}
+            for m, seeds in (("softmax", 3), ("krause", 3), ("linear", 1))
+            for s in range(seeds)
+        ]
+    )
+    text = accuracy_reading(frame)
+    assert "Linear (elu + 1) has one seed and no interval." in text and "One seed each" not in text
 
 
 def test_no_interval_of_bits_ends_on_the_edge() -> None:
