@@ -122,7 +122,7 @@ def bits_dots(outcomes: pd.DataFrame, palette: Palette) -> Figure:
             showarrow=False,
             font={"size": TICK, "color": palette.ink},
         )
-        parts.append(f"{setting_name(*setting)} {quantity(mean, digits=4)}")
+        parts.append(f"{setting_name(*setting)}: {quantity(mean, digits=4)}")
     layout(
         fig,
         palette,
@@ -208,7 +208,7 @@ def speed_bars(times: pd.DataFrame, palette: Palette) -> Figure:
             showarrow=False,
             font={"size": 11, "color": palette.muted},
         )
-        parts.append(f"{setting_name(*setting)} {quantity(float(np.median(speeds)))} images/s with {held}")
+        parts.append(f"{setting_name(*setting)}: {quantity(float(np.median(speeds)))} images/s with {held}")
     layout(
         fig,
         palette,

@@ -262,7 +262,7 @@ def accuracy_cost(outcomes: pd.DataFrame, cost: Cost, palette: Palette) -> Figur
         fixedrange=True,
     )
     fig.update_yaxes(tickformat=".1%", fixedrange=True)
-    parts = [f"{setting_name(*s)} {share(y)} at {quantity(x)}" for s, _, x, y in ends]
+    parts = [f"{setting_name(*s)}: {share(y)} at {quantity(x)}" for s, _, x, y in ends]
     return Figure(
         fig, f"Test accuracy and {cost.title.lower()}: {'; '.join(parts)}.", accuracy_reading(outcomes)
     )
