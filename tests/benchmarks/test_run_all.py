@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -69,6 +70,29 @@ def test_the_slope_is_that_of_a_power_law_and_leaves_short_sequences_out() -> No
     lengths = (256, 512, 1_024, 2_048, 4_096)
     values = [9.0, 9.0, *(3e-6 * n**1.4 for n in lengths[2:])]
     assert krause_scaling.slope(lengths, values) == pytest.approx(1.4, abs=1e-12)
+
+
+def test_the_goals_hold_by_slope_and_by_every_ratio_to_the_peer() -> None:
+    lengths = krause_scaling.LENGTHS
+
+    def verdict(exponent: float, share: float) -> dict[str, Any]:
+        """All operators follow power laws; ours take `share` of the peer's time at 8,192 tokens."""
+        times = dict.fromkeys(krause_scaling.OPERATORS, (1.0, 2.0))
+        times |= dict.fromkeys(krause_scaling.AHEAD_FROM, (share, exponent))
+        curves = {
+            name: {n: (scale * (n / 8_192) ** power, 100 * n) for n in lengths}
+            for name, (scale, power) in times.items()
+        }
+        return krause_scaling.verdict(dict.fromkeys(krause_scaling.DIRECTIONS, curves))
+
+    good = verdict(1.0, 0.25)
+    assert good["holds"] and good["ours"]["slope of time"] == 1.0 and good["ours"]["slope of memory"] == 1.0
+    assert good["peer"]["slope of time"] == 2.0
+    assert good["ratio"]["gathered, forward, N = 4,096"] == 0.5  # a half of 0.25 against a quarter of 1
+    assert good["ratio"]["gathered top-96, forward+backward, N = 8,192"] == 0.25
+    assert "gathered top-96, forward, N = 4,096" not in good["ratio"]  # no goal there
+    assert not verdict(1.2, 0.25)["holds"]  # too steep
+    assert not verdict(1.0, 0.6)["holds"]  # at 4,096 tokens behind the peer
 
 
 def test_percentiles_are_measured_values() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -198,11 +199,22 @@ def test_the_control_has_exactly_the_size_of_the_support() -> None:
     torch.testing.assert_close((krause > 0).sum(-1), (control > 0).sum(-1))
 
 
+def test_the_control_on_a_grid_keeps_as_many_keys_or_all_there_are() -> None:
+    """A corner of 4 x 4 with Manhattan distance 1 sees four keys, fewer than five."""
+    grid = Grid(4, 4)
+    valid = torch.from_numpy(grid.valid())
+    q, k, v = qkv(length=grid.length)
+    for sigma2 in (SIGMA2, None):
+        _, a = dense_attention(q, k, v, valid, sigma2=sigma2, topk=5)
+        torch.testing.assert_close((a > 0).sum(-1), valid.sum(-1).clamp(max=5).expand(2, 3, -1))
+    assert int(valid[1].sum()) == 4
+
+
 def test_linear_attention_against_its_definition() -> None:
     q, k, v = qkv()
     out, weights = linear_attention(q, k, v, causal=True)
     a, b = F.elu(q) + 1, F.elu(k) + 1
-    for i in (0, 5, LENGTH - 1):
+    for i in range(LENGTH):
         mass = (a[:, :, i : i + 1] * b[:, :, : i + 1]).sum(-1)
         expected = (mass[..., None] * v[:, :, : i + 1]).sum(2) / mass.sum(-1, keepdim=True)
         torch.testing.assert_close(out[:, :, i], expected, rtol=0, atol=1e-12)
@@ -227,6 +239,63 @@ def test_the_gathered_window_is_the_dense_one(width: int, topk: int | None, dist
         torch.testing.assert_close(gathered, dense, rtol=0, atol=atol)
         for a, b in zip(found, expected, strict=True):
             torch.testing.assert_close(a, b, rtol=0, atol=20 * atol)
+
+
+def one_query_at_a_time(q: T, k: T, v: T, width: int, sigma2: T | None, topk: int | None) -> T:
+    """The definition as it stands: distances, a stable sort, exponentials, for each query by itself."""
+    out = torch.zeros_like(v)
+    for batch, head, i in itertools.product(*map(range, q.shape[:3])):
+        seen = list(range(max(0, i - width + 1), i + 1))
+        query, keys = q[batch, head, i], k[batch, head, seen]
+        if sigma2 is None:
+            scores = (keys @ query / math.sqrt(D)).tolist()
+        else:
+            scores = (-(keys - query).square().sum(-1) / (2 * float(sigma2[head]))).tolist()
+        nearest = sorted(range(len(seen)), key=lambda j: (-scores[j], j))[:topk]
+        mass = [math.exp(scores[j] - scores[nearest[0]]) for j in nearest]
+        for j, share in zip(nearest, mass, strict=True):
+            out[batch, head, i] += share / sum(mass) * v[batch, head, seen[j]]
+    return out
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    length=st.integers(1, 24),
+    width=st.integers(1, 30),
+    topk=st.none() | st.integers(1, 30),
+    distance=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_the_gathered_window_is_the_definition(
+    length: int, width: int, topk: int | None, distance: bool, seed: int
+) -> None:
+    q, k, v = (t[:1] for t in qkv(length=length, seed=seed))
+    sigma2 = SIGMA2 if distance else None
+    expected = one_query_at_a_time(q, k, v, width, sigma2, topk)
+    found = window_attention(q, k, v, width, sigma2=sigma2, topk=topk)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+def test_gathered_a_single_kept_key_is_copied_and_sigma_learns_nothing() -> None:
+    q, k, v = qkv()
+    log_sigma = torch.zeros(1, dtype=torch.float64, requires_grad=True)
+    out = window_attention(q, k, v, 5, sigma2=torch.exp(2 * log_sigma), topk=1)
+    nearest = torch.cdist(q, k).masked_fill(~causal(5), math.inf).argmin(-1)
+    copied = v.gather(2, nearest[..., None].expand_as(v))
+    torch.testing.assert_close(out, copied, rtol=0, atol=1e-12)
+    (gradient,) = torch.autograd.grad(out.square().sum(), log_sigma)
+    assert float(gradient.abs()) < 1e-12
+
+
+def test_gathered_a_key_that_nobody_keeps_gets_no_gradient() -> None:
+    q, k, v = (t.requires_grad_() for t in qkv())
+    far = torch.zeros(LENGTH, 1, dtype=torch.float64)
+    far[10] = 100.0  # every query that sees it sees at least two nearer ones
+    out = window_attention(q, k + far, v, 5, sigma2=SIGMA2, topk=2)
+    dk, dv = torch.autograd.grad(out.square().sum(), (k, v))
+    assert (dk[:, :, 10] == 0).all() and (dv[:, :, 10] == 0).all()
+    others = [i for i in range(LENGTH) if i != 10]
+    assert (dk[:, :, others] != 0).any() and (dv[:, :, others] != 0).any()
 
 
 @pytest.mark.parametrize("topk", [None, 1, 2, 4, 60])
@@ -260,10 +329,14 @@ def test_sigma_learns_the_same_on_both_paths() -> None:
     torch.testing.assert_close(*gradients, rtol=0, atol=1e-11)
 
 
-def test_the_gradient_of_the_window_is_that_of_finite_differences() -> None:
+@pytest.mark.parametrize("topk", [None, 2])
+def test_the_gradient_of_the_window_is_that_of_finite_differences(topk: int | None) -> None:
+    """In queries, keys, values and sigma; the kept keys do not change over steps of 1e-6."""
     q, k, v = (t[:1, :1, :6].clone().requires_grad_() for t in qkv())
+    log_sigma = torch.full((1,), 0.2, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(
-        lambda q, k, v: window_attention(q, k, v, 3, sigma2=SIGMA2[:1]), (q, k, v)
+        lambda q, k, v, s: window_attention(q, k, v, 3, sigma2=torch.exp(2 * s), topk=topk),
+        (q, k, v, log_sigma),
     )
 
 
