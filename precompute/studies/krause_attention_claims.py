@@ -102,7 +102,8 @@ def score_alone(store: Store) -> ClaimResult:
         "share of attention",
         f"Dense distance scores give the first token {_percent(rbf.mean())}, dense dot products "
         f"{_percent(softmax.mean())}, over {len(rbf)} paired seeds, without window and top-k. The first "
-        f"key is {lengths[0]:.1f} times as long as the others under dot products and {lengths[1]:.1f} times under "
+        f"key is {lengths[0]:.1f} times as long as the others under dot products and {lengths[1]:.1f} "
+        "times under "
         "distances, which penalise long keys.",
         interval,
         runs,
