@@ -150,11 +150,13 @@ def _rollouts(maps: dict[str, np.ndarray], side: int) -> None:
             )
     with columns[2]:
         parts = [
-            f"Under {setting_name(name, None, None)} the strongest patch carries "
+            f"under {setting_name(name, None, None)} the strongest patch carries "
             f"**{100 * float(v[1:].max()):.1f} %**"
             for name, v in flows.items()
         ]
         st.markdown(
-            "; ".join(parts) + ". Rollout multiplies the mean attention of the layers with the residual "
+            "Taken in: "
+            + "; ".join(parts)
+            + ". Rollout multiplies the mean attention of the layers with the residual "
             "stream; it shows where content can come from, not what was used."
         )
