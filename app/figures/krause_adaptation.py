@@ -54,11 +54,11 @@ def first_token_by_layer(frame: pd.DataFrame, window: int, length: int, palette:
     layout(fig, palette, 560, "", "first-token mass (share)", right=_RIGHT, left=64)
     fig.add_hline(top, line={"color": palette.ink, "width": 1}, row=1, col=1)
     fig.add_annotation(
-        x=0,
+        x=1,
         y=top,
         xref="paper",
         yref="y",
-        xanchor="left",
+        xanchor="right",
         yanchor="bottom",
         showarrow=False,
         text=f"ceiling of the Krause branch: {share(top)}",

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from playwright.sync_api import Page
+from playwright.sync_api import Locator, Page
 
 from tests.browser.chromium import settle
 from tests.screenshots.compare import AREA, Comparison, compare
@@ -39,12 +39,15 @@ class Screenshots:
     artifacts: Path
     baselines: Path = BASELINES
 
-    def check(self, page: Page, name: str, *, full: bool = True) -> None:
+    def check(self, page: Page, name: str, *, full: bool = True, below: Locator | None = None) -> None:
         """Fail unless the page looks as baselines/`name`.png. A missing baseline is written, and fails.
 
-        `full` takes the whole page, not only what fits into the window.
+        `full` takes the whole page, not only what fits into the window; `below` leaves out what is above
+        an element of a page that stands at its top, so that a tab's baseline does not repeat the page's.
         """
-        self.compare(capture(page, full=full), name)
+        image = capture(page, full=full)
+        box = below.bounding_box() if below is not None else None
+        self.compare(image.crop((0, int(box["y"]), *image.size)) if box else image, name)
 
     def compare(self, actual: Image.Image, name: str) -> None:
         """Hold one picture against its baseline."""

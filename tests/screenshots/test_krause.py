@@ -29,11 +29,13 @@ TABS = ("Vision", "Cost", "Generation", "In a pretrained model", "Windows and wi
 def test_krause_tabs(open_page: OpenPage, assert_screenshot: Check, tab: str, scheme: Scheme) -> None:
     page = open_page(f"krause_attention?view={tab.replace(' ', '+')}", scheme=scheme)
     expect(page.get_by_role("tab", name=tab)).to_have_attribute("aria-selected", "true")
-    assert_screenshot(page, f"krause-{tab.lower().replace(' ', '-')}-{scheme}-1280")
+    assert_screenshot(
+        page, f"krause-{tab.lower().replace(' ', '-')}-{scheme}-1280", below=page.get_by_role("tablist")
+    )
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
 def test_particles(open_page: OpenPage, assert_screenshot: Check, scheme: Scheme, width: int) -> None:
     page = open_page("krause_attention?view=Particles&p_steps=60", scheme=scheme, width=width)
     settle(page)
-    assert_screenshot(page, f"krause-particles-{scheme}-{width}")
+    assert_screenshot(page, f"krause-particles-{scheme}-{width}", below=page.get_by_role("tablist"))
