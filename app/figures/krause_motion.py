@@ -161,7 +161,8 @@ def animation(left: Trajectory, right: Trajectory, names: tuple[str, str], palet
         }
         for n, step in enumerate(left.steps)
     ]
-    return Figure(fig, *_animation_words(sides, names, what))
+    alt, reading = _animation_words(sides, names, what)
+    return Figure(fig, alt, reading)
 
 
 def _animation_words(

@@ -10,9 +10,10 @@ _PAPERS = {paper.key: paper for paper in STUDY.papers}
 METHODS = (
     Method(
         "Krause attention",
-        r"a_{ij}=\frac{e^{-\lVert q_i-k_j\rVert^2/2\sigma^2}}{\sum_{l\in\xi_i}e^{-\lVert "
-        r"q_i-k_l\rVert^2/2\sigma^2}}"
-        r"=\operatorname{softmax}_{j\in\xi_i}\frac{q_i\cdot k_j-\lVert k_j\rVert^2/2}{\sigma^2}",
+        r"\begin{aligned}a_{ij}&=\frac{e^{-\lVert q_i-k_j\rVert^2/2\sigma^2}}"
+        r"{\sum_{l\in\xi_i}e^{-\lVert q_i-k_l\rVert^2/2\sigma^2}}\\"
+        r"&=\operatorname{softmax}_{j\in\xi_i}"
+        r"\frac{q_i\cdot k_j-\lVert k_j\rVert^2/2}{\sigma^2}\end{aligned}",
         {
             r"$q_i, k_j$": "query and key vectors of a head",
             r"$\sigma$": "the learned width of confidence, one per head here",
@@ -108,10 +109,8 @@ METHODS = (
     ),
     Method(
         "A Krause branch beside a pretrained attention",
-        r"y=g\,y_{\mathrm{Krause}}+(1-g)\,y_{\mathrm{softmax}}\qquad "
-        r"g=\operatorname{softmax}(W[y_{\mathrm{softmax}};"
-        r"y_{\mathrm{Krause}}]+b)_2",
-        {"$g$": "gate of a token, 0.2 at the start"},
+        r"y=g\,y_K+(1-g)\,y_S\qquad g=\operatorname{softmax}(W[y_S;y_K]+b)_2",
+        {"$g$": "gate of a token, 0.2 at the start", "$y_K, y_S$": "outputs of the two branches"},
         "Low-rank updates of the queries, keys and values of both branches, the gate and σ are trained on "
         "text; "
         "everything else is frozen. The control has the same updates and no branch.",

@@ -41,6 +41,8 @@ class Choice:
 
 def subjects(store: Store) -> dict[str, pd.DataFrame]:
     """Networks of sequences that have finished runs, with these runs."""
+    if not store.has_table("krause_maps"):  # a store in which the study has never run
+        return {}
     found = {slug: cached_on(store, queries.text_runs, slug) for slug in (BACK_COPY, KJV)}
     return {slug: runs for slug, runs in found.items() if len(runs)}
 

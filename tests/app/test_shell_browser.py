@@ -42,12 +42,13 @@ def test_the_first_visit_may_go_straight_to_a_page(fresh: Server, page: Page) ->
     from tests.browser.chromium import settle, visit
 
     visit(page, f"{fresh.url}/ledger?verdict=reproduced")
-    page.get_by_text("8 claims:").wait_for()
+    page.get_by_text("23 claims:").wait_for()
     settle(page)
     names = page.get_by_test_id("stSidebarNavLink").all_inner_texts()
     assert [name.splitlines()[-1] for name in names] == [
         "Cloud Chamber",
         "Attention sinks",
+        "Krause attention",
         "Ledger",
         "Columns",
     ]

@@ -98,7 +98,7 @@ def test_source_code_is_read_without_importing() -> None:
     path, line, code = source_code("app.figures.numbers:share")
     assert path == "app/figures/numbers.py"
     assert code.startswith("def share(")
-    assert code.endswith('%"')
+    assert code.endswith('.replace("-", "−")')
     lines = (source_root() / path).read_text(encoding="utf-8").splitlines()
     assert lines[line - 1] == code.splitlines()[0]
     with pytest.raises(LookupError, match="defines no"):

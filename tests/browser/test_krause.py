@@ -27,7 +27,7 @@ def test_a_click_on_a_patch_makes_it_the_query(open_page: OpenPage) -> None:
 
 
 def _places(page: Page) -> list[float]:
-    return [float(x) for x in figures.data(page, "krause_particles")[2]["x"]]
+    return [float(x) for x in figures.data(page, "krause_particles")[-2]["x"]]
 
 
 def test_particles_move_when_played_and_not_by_themselves(open_page: OpenPage) -> None:

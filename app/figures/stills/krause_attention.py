@@ -23,6 +23,8 @@ _SCALE = 6  # px a cell
 
 def pair(store: Store) -> tuple[np.ndarray, np.ndarray] | None:
     """Maps of softmax and of Krause attention with a window that hides nothing; None without them."""
+    if not store.has_table("krause_maps"):
+        return None
     runs = queries.text_runs(store, BACK_COPY)
     runs = runs[runs["has_maps"]]
     softmax = runs[runs["mechanism"] == "softmax"]
