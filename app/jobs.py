@@ -1,8 +1,11 @@
 """Live tracing: what a visitor brings is analysed in a child process, into a store of their own.
 
 `JobPool` keeps a queue, one worker by default, and one private folder per visit. A job is a study's
-own run on the visitor's text: same engine, same tables, same publish, so that pages draw published
-and private runs with the same code. `pool()` and `visit()` tie it to Streamlit's sessions.
+own run on the visitor's text or model: same engine, same tables, same publish, so that pages draw
+published and private runs with the same code. Looks at what lies on a visit's shelf (its header, the
+values of its tensors) have a second, light worker, so that nobody waits for another's long trace to
+see what is in a file. A worker that has read a visitor's file serves nobody else after it. `pool()`
+and `visit()` tie all this to Streamlit's sessions.
 """
 
 from __future__ import annotations
@@ -15,30 +18,32 @@ import shutil
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import streamlit as st
 from streamlit.runtime import exists, get_instance
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
-from app.jobs_model import FINISHED, MAX_CHARACTERS, Failure, Job, JobStatus, State, fit
+from app.jobs_model import FINISHED, MAX_CHARACTERS, Failure, Job, JobStatus, State, Task, fit
 from app.jobs_process import Limits, WorkerDied, WorkerProcess
 from app.jobs_visits import Visit, VisitRoot
 from data.errors import CloudChamberError
 from data.runs import run_id
+from data.shelf import Entry, Shelf
 from data.store import Store, open_store
 from precompute.recorder import CANCEL
 
 if TYPE_CHECKING:
     from precompute.study import Study
 
-__all__ = ["MAX_CHARACTERS", "JobPool", "JobStatus", "Limits", "Visit", "pool", "visit"]
+__all__ = ["MAX_CHARACTERS", "JobPool", "JobStatus", "Limits", "Visit", "bring", "pool", "visit"]
 
 MAX_WAITING = 8  # jobs of one visit in the queue at a time
 VISIT_BYTES = 2**30  # of traces; one text of 1,024 tokens with all maps of a 135M model takes 180 MB
 IDLE_SECONDS = 600.0  # a worker holds a model in memory; it is let go when nobody asks for that long
+SHELF_BYTES = 4 * 2**30  # of files that one visit may bring
 _TICK = 1.0  # seconds between looks at who is still there
 
 
@@ -47,7 +52,8 @@ class JobPool:
 
     `registry` names the mapping of studies ("module:NAME"), imported here and in the workers.
     `session_alive(session)` says whether a visitor is connected; a visit opened for a session is
-    closed `grace_seconds` after that was last so.
+    closed `grace_seconds` after that was last so. `intake` overrides limits of what may be brought
+    (fields of models.checkpoints.bundle.Limits).
     """
 
     def __init__(
@@ -59,8 +65,10 @@ class JobPool:
         parent: Path | None = None,
         session_alive: Callable[[str], bool] | None = None,
         grace_seconds: float = 120.0,
+        intake: Mapping[str, int] | None = None,
     ) -> None:
         self.limits = limits or Limits()
+        self._intake = dict(intake or {})
         self._registry = registry
         self._root = VisitRoot(parent)
         self._session_alive = session_alive
@@ -74,7 +82,8 @@ class JobPool:
         self._processes: set[WorkerProcess] = set()
         self._warm: str | None = None
         self._closed = False
-        self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(workers)]
+        kinds = [*[("run", "inspect", "statistics")] * workers, ("inspect", "statistics")]
+        self._threads = [threading.Thread(target=self._work, args=(k,), daemon=True) for k in kinds]
         self._threads.append(threading.Thread(target=self._keep_house, daemon=True))
         for thread in self._threads:
             thread.start()
@@ -103,6 +112,9 @@ class JobPool:
             store = self._stores.pop(visit.id, None)
             for job in jobs:
                 self.cancel(job.id)
+            for process in self._processes:
+                if process.owner == visit.id and not any(job.held for job in jobs):
+                    process.end()  # it still holds the visitor's model in memory
             # A worker may be between two files: once it has let go, the folder cannot come back.
             self._changed.wait_for(lambda: not any(job.held for job in jobs), timeout=10)
             for job in jobs:
@@ -123,7 +135,41 @@ class JobPool:
                 store.refresh()
             return store
 
+    def shelf(self, visit: Visit) -> Shelf:
+        """What the visit has brought, and where more is put."""
+        return Shelf(visit.shelf_path, SHELF_BYTES)
+
     # Jobs
+
+    def inspect(self, visit: Visit, slug: str) -> str:
+        """Queue a look at the header of what lies on the visit's shelf; returns the job's id.
+
+        When it is done, the entry's document "inspection" holds what was found. Raises
+        CloudChamberError: brought_gone, visit_closed, pool_closed.
+        """
+        return self._look(visit, "inspect", slug)
+
+    def statistics(self, visit: Visit, slug: str) -> str:
+        """Queue the values of every tensor of what lies on the shelf: the document "statistics"."""
+        return self._look(visit, "statistics", slug)
+
+    def _look(self, visit: Visit, task: Task, slug: str) -> str:
+        self.shelf(visit).get(slug)
+        with self._changed:
+            self._check_open()
+            if visit.id not in self._visits:
+                raise CloudChamberError("visit_closed", "This visit has ended.", "Reload the page.")
+            return self._enqueue(Job(f"{visit.id}-{task}-{slug}", slug, visit, "", {}, (), task=task))
+
+    def _enqueue(self, job: Job) -> str:
+        """Queue a job, unless the same one waits or runs; a look is always taken anew."""
+        known = self._jobs.get(job.id)
+        if known is not None and known.state in ("queued", "running"):
+            return known.id
+        self._jobs[job.id] = job
+        self._queue.append(job)
+        self._changed.notify_all()
+        return job.id
 
     def submit(self, study_slug: str, config: Mapping[str, Any], visit: Visit) -> str:
         """Queue a run of the study with `config` for this visit; returns the job's id.
@@ -150,11 +196,7 @@ class JobPool:
                     f"{MAX_WAITING} of your texts are waiting already.",
                     "Wait for one to finish, or cancel one.",
                 )
-            job = Job(f"{visit.id}-{run}", run, visit, study.slug, settings, notices)
-            self._jobs[job.id] = job
-            self._queue.append(job)
-            self._changed.notify_all()
-            return job.id
+            return self._enqueue(Job(f"{visit.id}-{run}", run, visit, study.slug, settings, notices))
 
     def status(self, job_id: str) -> JobStatus:
         """Where a job stands. Raises CloudChamberError("job_unknown") when it is not known (any more)."""
@@ -206,20 +248,26 @@ class JobPool:
 
     # The threads
 
-    def _work(self) -> None:
-        """One worker slot: take a job, see it through, replace the worker when it is gone."""
+    def _work(self, tasks: tuple[Task, ...]) -> None:
+        """One worker slot: take a job of these tasks, see it through, replace the worker when it is gone."""
         worker: WorkerProcess | None = None
+        warms = "run" in tasks
+
+        def mine() -> Job | None:
+            return next((job for job in self._queue if job.task in tasks), None)
+
         while True:
             with self._changed:
                 asked = self._changed.wait_for(
-                    lambda: bool(self._closed or self._queue or self._warm), timeout=IDLE_SECONDS
+                    lambda: bool(self._closed or mine() or (warms and self._warm)), timeout=IDLE_SECONDS
                 )
                 if self._closed:
                     break
-                job = self._queue.popleft() if self._queue else None
+                job = mine()
                 if job is not None:
+                    self._queue.remove(job)
                     job.state, job.stage, job.held = "running", "Starting the worker", True
-                warm, self._warm = self._warm, None
+                warm, self._warm = (self._warm, None) if warms else (None, self._warm)
             if not asked:
                 worker = self._discard(worker)
             elif job is not None:
@@ -235,11 +283,17 @@ class JobPool:
         """Run `job`; returns the worker if it can take another one."""
         request = {
             "job": job.id,
+            "task": job.task,
+            "slug": job.run,
             "study": job.study,
             "config": job.config,
             "staging": str(job.visit.staging),
             "store": str(job.visit.store_path),
+            "shelf": str(job.visit.shelf_path),
+            "limits": self._intake,
         }
+        if worker is not None and worker.owner not in (None, job.visit.id):
+            worker = self._discard(worker)
         heard = False
 
         def on_stage(stage: str) -> None:
@@ -253,6 +307,8 @@ class JobPool:
             if worker is None or heard or job.state == "cancelled":
                 break
             try:
+                if job.brought:
+                    worker.owner = job.visit.id
                 worker.send(request)
                 failure = self._outcome(
                     job, worker.answer(job.id, on_stage, lambda: job.state == "cancelled")
@@ -287,7 +343,7 @@ class JobPool:
         if answer["ok"]:
             job.notices += tuple(map(str, answer["notices"]))
             return Failure()
-        return Failure(str(answer["kind"]), str(answer["message"]), str(answer["remedy"]))
+        return Failure(*(str(answer.get(key, "")) for key in ("kind", "message", "remedy", "where")))
 
     def _keep_house(self) -> None:
         """Close the visits of sessions that have been gone for longer than the grace period."""
@@ -361,3 +417,12 @@ def visit() -> Visit:
     """The visit of the session whose script is running."""
     context = get_script_run_ctx()
     return pool().open_visit(context.session_id if context is not None else None)
+
+
+def bring(visit: Visit, files: Iterable[tuple[str, BinaryIO | Path]]) -> Entry:
+    """Put what a visitor chose on the visit's shelf, each file with the name it had.
+
+    Streams are copied in pieces, so that the caller may let go of them. Raises CloudChamberError:
+    brought_empty, shelf_full, disk_full.
+    """
+    return pool().shelf(visit).put(files)

@@ -13,12 +13,14 @@ from pydantic import ValidationError
 
 from app.jobs_visits import Visit
 from data.errors import CloudChamberError
+from data.shelf import is_brought
 
 if TYPE_CHECKING:
     from precompute.study import Study
 
 MAX_CHARACTERS = 200_000  # of one text; far more than the tokens that are traced
 State = Literal["queued", "running", "done", "failed", "cancelled"]
+Task = Literal["run", "inspect", "statistics"]  # a study's run; two looks at something on the shelf
 FINISHED: tuple[State, ...] = ("done", "failed", "cancelled")
 
 
@@ -27,8 +29,9 @@ class JobStatus:
     """A job as a page shows it. Progress counts `done` of `total` within `stage` (0 of 0: not known).
 
     `message` and `remedy` are sentences for people, empty unless it failed, and `kind` is their
-    machine-readable word; `notices` say what was done to the input. `queue_position` is 0 for a
-    running job, 1 for the next. `run_id` is the run to look for in the visit's store.
+    machine-readable word and `where` the file, column or tensor they are about; `notices` say what was
+    done to the input. `queue_position` is 0 for a running job, 1 for the next. `run_id` is the run to
+    look for in the visit's store; of a look at something on the shelf it is the slug there.
     """
 
     state: State
@@ -42,6 +45,8 @@ class JobStatus:
     kind: str = ""
     queue_position: int = 0
     notices: tuple[str, ...] = ()
+    where: str = ""
+    task: Task = "run"
 
     @property
     def finished(self) -> bool:
@@ -51,11 +56,12 @@ class JobStatus:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a job failed: a machine-readable word, a sentence, and what to do."""
+    """Why a job failed: a machine-readable word, a sentence, what to do, and what it is about."""
 
     kind: str = ""
     message: str = ""
     remedy: str = ""
+    where: str = ""
 
 
 @dataclass(eq=False)
@@ -73,7 +79,13 @@ class Job:
     submitted: float = field(default_factory=time.monotonic)
     finished: float | None = None
     failure: Failure = field(default_factory=Failure)
+    task: Task = "run"
     held: bool = False  # a worker has it, and may still write into the visit's folder
+
+    @property
+    def brought(self) -> bool:
+        """Whether it reads bytes that the visitor brought, not only text."""
+        return self.task != "run" or is_brought(str(self.config.get("subject", "")))
 
     @property
     def shards(self) -> Path:
@@ -98,6 +110,8 @@ class Job:
             self.failure.kind,
             position,
             self.notices,
+            self.failure.where,
+            self.task,
         )
 
 

@@ -63,6 +63,7 @@ class WorkerProcess:
 
     def __init__(self, registry: str, limits: Limits) -> None:
         self.limits = limits
+        self.owner: str | None = None  # the visit whose files it has read; nobody else's from then on
         self._buffer = b""
         self._process = subprocess.Popen(
             [sys.executable, "-m", "app.jobs_worker", registry, json.dumps(asdict(limits))],
@@ -121,15 +122,19 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """End it now, with whatever it may have started; returns when it is gone."""
-        if self.alive:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+        self.end()
         self._process.wait()
         self._selector.close()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 with contextlib.suppress(OSError):  # unsent bytes of a dead pipe
                     pipe.close()
+
+    def end(self) -> None:
+        """Tell it to go, from any thread; the one that made it cleans up."""
+        if self.alive:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
 
     def _lines(self) -> list[bytes]:
         """Whole lines that have arrived within the next tick."""

@@ -42,6 +42,11 @@ class Visit:
         return self.folder / "staging"
 
     @property
+    def shelf_path(self) -> Path:
+        """What the visitor brought, absent until something was."""
+        return self.folder / "shelf"
+
+    @property
     def store_path(self) -> Path:
         """The visit's own trace store, absent until its first run is done."""
         return self.folder / "traces.duckdb"

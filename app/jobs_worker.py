@@ -4,9 +4,11 @@ It reads one JSON object per line from standard input and answers one per line o
 JSON, not pickle: this process reads bytes of strangers, and what it says must not be able to run
 code in the app. It ends when its input ends, so it never outlives the app.
 
-Requests: {"job", "study", "config", "staging", "store"} runs and publishes;
-{"warm": STUDY} only imports. Answers: {"job", "stage"} while it gets ready, then {"job", "ok": true}
-or {"job", "ok": false, "kind", "message", "remedy"}.
+Requests: {"job", "task": "run", "study", "config", "staging", "store", "shelf", "limits"} runs and
+publishes; {"job", "task": "inspect" or "statistics", "slug", "staging", "shelf", "limits"} looks at
+something on the shelf and leaves what it finds beside it; {"warm": STUDY} only imports. Answers:
+{"job", "stage"} while it gets ready, then {"job", "ok": true, "notices"} or {"job", "ok": false,
+"kind", "message", "remedy", "where"}.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from data.errors import CloudChamberError
+
+_MAX_NOTICES = 50  # an answer is one bounded line; the run's row keeps all of them
 
 
 def main(arguments: list[str]) -> None:
@@ -52,12 +56,17 @@ def main(arguments: list[str]) -> None:
 def _serve(request: dict[str, Any], studies: Mapping[str, Any], answers: IO[bytes]) -> dict[str, Any]:
     """Run one request; the answer is a sentence and a remedy when it fails."""
     try:
-        study = studies[request["study"]]
+        from data.shelf import use_shelf
+
         _say(answers, {"job": request["job"], "stage": "Loading libraries"})
-        _load(study.run)
-        return {"ok": True, "notices": _run(study, request)}
+        with use_shelf(Path(request["shelf"]), request["limits"]):
+            if request["task"] == "run":
+                return {"ok": True, "notices": _run(studies[request["study"]], request)}
+            _look(request)
+            return {"ok": True, "notices": []}
     except CloudChamberError as error:
-        return {"ok": False, "kind": error.kind, "message": error.message, "remedy": error.remedy}
+        said = {"kind": error.kind, "message": error.message, "remedy": error.remedy, "where": error.where}
+        return {"ok": False, **said}
     except Exception as error:  # noqa: BLE001  (said in a sentence; what is our defect is logged)
         return {"ok": False, **_explain(error)}
 
@@ -69,12 +78,33 @@ def _run(study: Any, request: dict[str, Any]) -> list[str]:
     from precompute.worker import run_one
 
     config = study.config.model_validate(request["config"])
+    _load(study.run_of(config))
     try:
         staged = run_one(study, config, Path(request["staging"]))
     except Cancelled:
-        raise CloudChamberError("job_cancelled", "The trace was cancelled.", "Start it again.") from None
+        raise _cancelled() from None
     publish(Path(request["store"]), [staged], study.tables)
-    return [str(notice["message"]) for notice in json.loads(staged.row.notices)]
+    return [str(notice["message"]) for notice in json.loads(staged.row.notices)][:_MAX_NOTICES]
+
+
+def _look(request: dict[str, Any]) -> None:
+    """Inspect what is on the shelf, or compute the values of its tensors; the answer lies beside it."""
+    from precompute.recorder import Cancelled, ShardRecorder
+    from precompute.runs import brought
+
+    slug = str(request["slug"])
+    recorder = ShardRecorder(slug, {}, Path(request["staging"]) / slug)
+    try:
+        if request["task"] == "inspect":
+            brought.inspect(slug, recorder.progress)
+        else:
+            brought.statistics(slug, recorder.progress)
+    except Cancelled:
+        raise _cancelled() from None
+
+
+def _cancelled() -> CloudChamberError:
+    return CloudChamberError("job_cancelled", "This was cancelled.", "Start it again.")
 
 
 def _explain(error: Exception) -> dict[str, str]:

@@ -193,12 +193,12 @@ def _merge(
 
 
 def _schemas(parts: Mapping[str, list[pa.Table]], tables: Mapping[str, TableSpec]) -> dict[str, pa.Schema]:
-    """The stored schemas to build: as declared, or as the file has them; `runs` is the builder's own."""
-    return {
-        name: tables[name].stored_schema if name in tables else pieces[0].schema
-        for name, pieces in parts.items()
-        if name != "runs"
-    }
+    """The stored schemas to build: as declared, or as the file has them; `runs` is the builder's own.
+
+    Declared tables that nothing shipped fills are made too: what is asked of them is then no error.
+    """
+    found = {name: pieces[0].schema for name, pieces in parts.items() if name != "runs"}
+    return found | {name: table.stored_schema for name, table in tables.items()}
 
 
 def _insert(builder: Builder, parts: Mapping[str, list[pa.Table]], run_ids: Sequence[str]) -> None:

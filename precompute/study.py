@@ -11,6 +11,7 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
 from data.schema import TableSpec
+from data.shelf import is_brought
 
 if TYPE_CHECKING:
     from data.store import Store
@@ -140,3 +141,8 @@ class Study:
     plan: Callable[[Profile], Sequence[Config]]
     run: str  # "precompute.runs.NAME:run", called as run(config, recorder, device)
     claims: tuple[Claim, ...] = field(default=())
+    brought: str = ""  # the same for a subject that a user brought; empty if the study takes none
+
+    def run_of(self, config: Config) -> str:
+        """What runs `config`: `brought` for a subject from a shelf (data.shelf), `run` for all others."""
+        return self.brought if self.brought and is_brought(config.subject) else self.run

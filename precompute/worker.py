@@ -55,7 +55,7 @@ class Work:
         return cls(
             study.slug,
             study.version,
-            study.run,
+            study.run_of(config),
             dict(study.tables),
             packages,
             config,

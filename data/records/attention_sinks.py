@@ -196,4 +196,60 @@ STREAMING = TableSpec(
     key=("stream", "policy", "kept", "start"),
 )
 
-TABLES = MappingProxyType({t.name: t for t in (TOKENS, HEADS, LAYERS, MAPS, INTERVENTIONS, STREAMING)})
+MODELS = TableSpec(
+    "attention_models",
+    "What was looked at: one row a run.",
+    (
+        Column("name", pa.string(), "", "What the model is called: a title, or the file that was brought"),
+        Column("format", pa.string(), "", "What its weights were read from"),
+        Column("architecture", pa.string(), "", "The model's class, as its configuration names it"),
+        Column("family", pa.string(), "", "The kind of architecture: llama, bert, vit, …"),
+        Column("layers", _INT, "layers", "Layers whose attention was looked at"),
+        Column("heads", _INT, "heads", "Query heads in each layer (the most, where layers differ)"),
+        Column("kv_heads", _INT, "heads", "Key-value heads in each layer"),
+        Column(
+            "parameters", pa.int64(), "parameters", "Parameters of the model; 0 where only maps were brought"
+        ),
+        Column("vocabulary", _INT, "tokens", "Ids the model can embed; null without text", nullable=True),
+        Column(
+            "max_positions", _INT, "tokens", "Tokens it can read at once; null if not limited", nullable=True
+        ),
+        Column("dtype", pa.string(), "", "The stored weights' most frequent type"),
+        Column("tokenizer", pa.string(), "", "How text became tokens"),
+    ),
+    key=(),
+)
+
+WINDOWS = TableSpec(
+    "attention_windows",
+    "What the queries of a layer can see of the run's first chunk: where a sink is possible at all.",
+    (
+        _LAYER,
+        Column("causal", pa.bool_(), "", "No query sees a key after itself"),
+        Column(
+            "window",
+            _INT,
+            "tokens",
+            "Most queries that see one key, if fewer than all; null if all do",
+            nullable=True,
+        ),
+        Column(
+            "first_seen",
+            _F32,
+            "share",
+            "Share of queries 1..T-1 that can see position 0: the most its first-token mass can be",
+        ),
+        Column(
+            "importance_ceiling",
+            _F32,
+            "share",
+            "The most the importance of position 0 can be: queries that see it over queries that would "
+            "without a window",
+        ),
+    ),
+    key=("layer",),
+)
+
+TABLES = MappingProxyType(
+    {t.name: t for t in (TOKENS, HEADS, LAYERS, MAPS, INTERVENTIONS, STREAMING, MODELS, WINDOWS)}
+)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -318,3 +318,66 @@ def streaming_after_eviction(store: Store, run_id: str) -> pd.DataFrame:
         """,
         (run_id, run_id),
     )
+
+
+def model_card(store: Store, run_id: str) -> dict[str, Any] | None:
+    """What a run looked at: the columns of attention_models; None for a run that says nothing of it."""
+    found = store.arrow("SELECT * EXCLUDE (run_id) FROM attention_models WHERE run_id = ?", (run_id,))
+    rows: list[dict[str, Any]] = found.to_pylist()
+    return rows[0] if rows else None
+
+
+def windows(store: Store, run_id: str) -> pd.DataFrame:
+    """What the queries of each layer see: layer, causal, window (NA: all), first_seen, importance_ceiling."""
+    return store.frame(
+        """
+        SELECT layer, causal, "window", first_seen, importance_ceiling
+        FROM attention_windows WHERE run_id = ? ORDER BY layer
+        """,
+        (run_id,),
+    )
+
+
+def headline(store: Store, run_id: str, eps: float) -> dict[str, Any]:
+    """The numbers a run comes down to, as `cloudchamber analyze` prints them.
+
+    `sink_rate` is the share of (sample, layer, head) whose importance of position 0 exceeds `eps`
+    (Gu et al. 2025, section 3), over layers that can show it: one whose queries see so little that
+    this importance cannot exceed `eps` counts in neither way, and is NaN in `sink_rate_by_layer`.
+    `first_token_mass` and `mean_row_entropy_bits` are means over all of them.
+    """
+    found = store.arrow(
+        """
+        WITH layers AS (
+            SELECT h.layer, avg(CAST(h.importance[1] > ? AS DOUBLE)) AS rate, count(*) AS count,
+                   sum(h.first_token_mass) AS mass, sum(h.row_entropy_bits) AS bits,
+                   count(DISTINCT h.head) AS heads, count(DISTINCT h.sample) AS samples,
+                   coalesce(any_value(w.importance_ceiling) > ?, true) AS can,
+                   max(len(h.importance)) AS length
+            FROM attention_heads h
+            LEFT JOIN attention_windows w ON w.run_id = h.run_id AND w.layer = h.layer
+            WHERE h.run_id = ? GROUP BY h.layer
+        )
+        SELECT count(*) AS layers, max(heads) AS heads, max(length) AS length, max(samples) AS samples,
+               sum(rate * count) FILTER (WHERE can) / sum(count) FILTER (WHERE can) AS sink_rate,
+               sum(mass) / sum(count) AS first_token_mass, sum(bits) / sum(count) AS mean_row_entropy_bits,
+               list(CASE WHEN can THEN rate ELSE 'nan' END ORDER BY layer) AS sink_rate_by_layer
+        FROM layers
+        """,
+        (eps, eps, run_id),
+    ).to_pylist()[0]
+    parameters = store.arrow(
+        "SELECT parameters FROM attention_models WHERE run_id = ?", (run_id,)
+    ).to_pylist()
+    nan = float("nan")
+    return {
+        "layers": found["layers"],
+        "heads": found["heads"],
+        "parameters": parameters[0]["parameters"] if parameters else None,
+        "length": found["length"],
+        "samples": found["samples"],
+        "sink_rate": nan if found["sink_rate"] is None else found["sink_rate"],
+        "first_token_mass": found["first_token_mass"],
+        "mean_row_entropy_bits": found["mean_row_entropy_bits"],
+        "sink_rate_by_layer": found["sink_rate_by_layer"],
+    }

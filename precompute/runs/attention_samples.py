@@ -10,7 +10,7 @@ import numpy as np
 from data.errors import CloudChamberError
 from data.sources.reactions import REACTIONS
 from data.sources.texts import TEXTS
-from precompute.runs.subjects import Subject, Tokenizer
+from precompute.runs.subjects import Tokenizer
 from precompute.studies.attention_sinks import MAX_TOKENS, AttentionConfig
 from precompute.study import Recorder
 
@@ -27,13 +27,12 @@ class Samples:
     prefix: int
 
 
-def make_samples(config: AttentionConfig, subject: Subject, recorder: Recorder) -> Samples:
-    """The samples of `config` for `subject`.
+def make_samples(config: AttentionConfig, tokenizer: Tokenizer, recorder: Recorder) -> Samples:
+    """The samples of `config` for a tokenizer.
 
     Says with a notice when a visitor's text had to be cut. Raises CloudChamberError when a text is
-    empty, too short for the samples asked for, or unknown to this subject.
+    empty, too short for the samples asked for, or unknown.
     """
-    tokenizer = subject.tokenizer
     wrap = tokenizer.encode("", special=True) if config.bos else []
     prefix = wrap[:1]
     suffix = wrap[1:]
@@ -46,7 +45,7 @@ def make_samples(config: AttentionConfig, subject: Subject, recorder: Recorder) 
             where="length",
         )
     if config.text == "free":
-        content = [_free(config, tokenizer, room, recorder)]
+        content = _free(config, tokenizer, room, recorder)
     elif config.text == "reactions":
         content = _reactions(tokenizer, room)[: config.samples]
     elif config.text in ("random", "repeated"):
@@ -56,19 +55,28 @@ def make_samples(config: AttentionConfig, subject: Subject, recorder: Recorder) 
     return Samples(tuple((*prefix, *ids, *suffix) for ids in content), len(prefix))
 
 
-def _free(config: AttentionConfig, tokenizer: Tokenizer, room: int, recorder: Recorder) -> list[int]:
+def _free(config: AttentionConfig, tokenizer: Tokenizer, room: int, recorder: Recorder) -> list[list[int]]:
+    """A text of a visitor's: consecutive chunks of it, as many as it fills; at least its beginning."""
     ids = tokenizer.encode(config.content or "", special=False)
     if not ids:
         raise CloudChamberError(
             "text_empty", "The text holds no tokens.", "Type or paste some text.", where="text"
         )
-    if len(ids) > room:
+    chunks = min(config.samples, max(len(ids) // room, 1))
+    if chunks < config.samples:
+        recorder.notice(
+            "text_short",
+            f"The text has {len(ids):,} tokens: {chunks} of the {config.samples} chunks of {room:,} that "
+            "were asked for.",
+            config.samples - chunks,
+        )
+    elif len(ids) > chunks * room and config.samples == 1:
         recorder.notice(
             "text_cut",
             f"The text has {len(ids):,} tokens; the first {room:,} are traced.",
             len(ids) - room,
         )
-    return ids[:room]
+    return [ids[i * room : (i + 1) * room] for i in range(chunks)]
 
 
 def _consecutive(config: AttentionConfig, tokenizer: Tokenizer, room: int) -> list[list[int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -25,7 +25,9 @@ class AttentionConfig(Config):
 
     task      trace: metrics (and maps) of chunks; intervene: the first token removed or replaced;
               stream: perplexity with a sliding key-value cache
-    text      a bundled text, `random` or `repeated` tokens, `reactions`, or `free` with `content`
+    text      a bundled text, `random` or `repeated` tokens, `reactions`, or `free` with `content`; for a
+              brought vision model a bundled set of pictures, or `images` with the slug of those brought
+              as `content`; for stored maps `given`
     bos       start every chunk with the tokenizer's own special tokens
     length    tokens per chunk, special ones included (trace, intervene) or per stream (stream)
     samples   consecutive chunks, or disjoint streams
@@ -45,13 +47,20 @@ class AttentionConfig(Config):
 
     @model_validator(mode="after")
     def _consistent(self) -> AttentionConfig:
-        if (self.text == "free") != (self.content is not None):
-            raise ValueError("`content` belongs to text='free', and to that only")
+        if (self.text in ("free", "images")) != (self.content is not None):
+            raise ValueError("`content` belongs to text='free' or 'images', and to those only")
         if self.task != "stream" and self.length > MAX_TOKENS:
             raise ValueError(f"a traced chunk has at most {MAX_TOKENS} tokens")
         if (self.task == "stream") != (self.cache is not None):
             raise ValueError("`cache` belongs to task='stream', and to that only")
         return self
+
+
+def map_settings(layers: int, heads: int, length: int) -> dict[str, Any]:
+    """`maps` and `codec` of a run whose size is not known beforehand: exact while all maps take less than
+    300 MB, on the logarithmic scale of data.blobs up to 1 GB, none beyond."""
+    weights = layers * heads * length * length
+    return {"maps": weights <= 1_000_000_000, "codec": "f16" if weights <= 150_000_000 else "log8"}
 
 
 SUBJECTS = {
@@ -176,5 +185,6 @@ STUDY = Study(
     config=AttentionConfig,
     plan=plan,
     run="precompute.runs.attention_sinks:run",
+    brought="precompute.runs.attention_brought:run",
     claims=CLAIMS,
 )
