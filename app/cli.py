@@ -8,11 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
+from app.commands.analyze import analyze
 from app.commands.claims import claims
 from app.commands.doctor import doctor
 from app.commands.export import export
 from app.commands.new_study import new_study
-from app.commands.outcome import CANCELLED, WRONG_USE, report
+from app.commands.outcome import WRONG_USE, report
 from app.commands.precompute import precompute
 from app.commands.runs import runs
 from app.commands.serve import serve
@@ -59,6 +60,16 @@ def _register() -> None:
                 "precompute --profile smoke",
                 "precompute attention_sinks --profile laptop --jobs 2",
                 "precompute attention_sinks --only all-minilm-l6-v2 --force",
+            ),
+        ),
+        (
+            analyze,
+            "analyze",
+            MAKE,
+            _examples(
+                "analyze my-model/ --text notes.txt --out results/",
+                "analyze model.zip --length 256 --samples 8 --json",
+                "analyze maps.npz --eps 0.2",
             ),
         ),
         (verify, "verify", MAKE, _examples("verify", "verify 3f9a51c2", "verify --all --json")),
@@ -108,8 +119,9 @@ def run(arguments: list[str]) -> int:
     except USAGE_ERRORS as error:
         return _report_usage(error, as_json)
     except (typer.Abort, KeyboardInterrupt):
-        print("Stopped.", file=sys.stderr)
-        return CANCELLED
+        from data.errors import CloudChamberError
+
+        return report(CloudChamberError("cancelled", "Stopped.", "Start it again."), as_json=as_json)
     except BrokenPipeError:
         # The reader, `head` for one, has seen enough. Python would complain once more on exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

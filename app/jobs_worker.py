@@ -117,6 +117,12 @@ def _explain(error: Exception) -> dict[str, str]:
             "message": "The trace needs more memory than a visit may use.",
             "remedy": "Shorten the text, or choose a smaller model.",
         }
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return {
+            "kind": "library_missing",
+            "message": f"The library {error.name.partition('.')[0]!r} is not installed here.",
+            "remedy": "Run `make setup` to install everything.",
+        }
     if isinstance(error, OSError) and (is_full(error) or error.errno == errno.EFBIG):
         return {
             "kind": "job_disk",

@@ -61,15 +61,16 @@ def import_published(
     if not manifest_file.exists():
         return Imported(False)
     digest = _sha256(_read(manifest_file))
-    if _seeded_with(path) == digest:
+    tables = tables or {}
+    if _is_seeded(path, digest, tables):
         return Imported(False)
     manifest = _parse_manifest(manifest_file)
     with writer_lock(path, wait=wait):
         clear_leftovers(path)
-        if _seeded_with(path) == digest:  # another process did it while this one waited
+        if _is_seeded(path, digest, tables):  # another process did it while this one waited
             return Imported(False)
         shipped = {name: list(_read_table(published_dir, name, manifest)) for name in manifest["tables"]}
-        return _merge(path, digest, shipped, tables or {})
+        return _merge(path, digest, shipped, tables)
 
 
 def add_exported(folder: Path, path: Path, tables: Mapping[str, TableSpec] | None = None) -> Imported:
@@ -164,11 +165,13 @@ def _contents(leaving: Sequence[Artefact], max_bytes: int) -> dict[str, tuple[by
     return dict(sorted(found.items()))
 
 
-def _seeded_with(path: Path) -> str | None:
+def _is_seeded(path: Path, digest: str, tables: Mapping[str, TableSpec]) -> bool:
+    """Whether the store holds these shipped traces and every table that is declared: a newer version of
+    this code may declare one more."""
     if not path.exists():
-        return None
+        return False
     with open_store(path) as store:
-        return store.meta.manifest
+        return store.meta.manifest == digest and set(tables) <= set(store.schemas())
 
 
 def _merge(

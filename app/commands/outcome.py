@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Mapping
 
 from data.errors import CloudChamberError
+from models.checkpoints.refused import KINDS as BROUGHT
 
 DONE, OUR_FAULT, WRONG_USE, REFUSED, LIMIT, MISSING, CANCELLED = 0, 1, 2, 3, 4, 5, 130
 
@@ -32,17 +33,19 @@ KINDS: Mapping[int, tuple[str, ...]] = {
             "staging_unseen",
         ),
         *("store_busy", "store_locked", "store_unwritable", "device_unavailable", "chrome_invalid"),
-        *("scheduler_unreachable", "scheduler_workers"),
+        *("scheduler_unreachable", "scheduler_workers", "path_missing", "out_taken", "job_invalid"),
     ),
     # What is there cannot be used.
     REFUSED: (
         *("store_missing", "store_corrupt", "store_newer", "store_older", "store_unreadable"),
         *("runs_missing", "traces_missing", "published_damaged", "published_too_big", "artefact_twice"),
-        *("text_empty", "text_short", "registry_unreadable"),
+        *("text_empty", "text_short", "registry_unreadable", "brought_gone"),
+        *BROUGHT,
     ),
     # The machine has no more.
-    LIMIT: ("disk_full", "out_of_memory"),
+    LIMIT: ("disk_full", "out_of_memory", "shelf_full", "job_memory", "job_timeout", "job_disk"),
     # Something that must be installed first.
+    CANCELLED: ("cancelled", "job_cancelled"),
     MISSING: (
         "package_missing",
         "package_damaged",
@@ -53,7 +56,16 @@ KINDS: Mapping[int, tuple[str, ...]] = {
         "scheduler_missing",
     ),
     # Ours to mend, or damage that no command can explain.
-    OUR_FAULT: ("our_fault", "trace_invalid", "artefact_name", "map_codec", "map_damaged", "map_invalid"),
+    OUR_FAULT: (
+        "our_fault",
+        "job_error",
+        "job_crashed",
+        "trace_invalid",
+        "artefact_name",
+        "map_codec",
+        "map_damaged",
+        "map_invalid",
+    ),
 }
 CODES = {kind: code for code, kinds in KINDS.items() for kind in kinds}
 

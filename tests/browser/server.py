@@ -89,9 +89,10 @@ def _free_port() -> int:
 
 def seeded_home(folder: Path) -> Path:
     """A home folder whose store holds the traces that ship."""
+    from app.commands.stored import all_tables
     from data.paths import published_dir
     from data.publish import import_published
 
     folder.mkdir(parents=True, exist_ok=True)
-    import_published(published_dir(), folder / "traces.duckdb")
+    import_published(published_dir(), folder / "traces.duckdb", all_tables())
     return folder

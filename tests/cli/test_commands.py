@@ -65,7 +65,21 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["serve", "studies", "claims", "runs", "precompute", "verify", "doctor", "new-study", "export"]
+    "name",
+    [
+        *(
+            "serve",
+            "studies",
+            "claims",
+            "runs",
+            "precompute",
+            "analyze",
+            "verify",
+            "doctor",
+            "new-study",
+            "export",
+        )
+    ],
 )
 def test_every_command_has_help_with_examples(name: str, command: Command) -> None:
     said = command(name, "--help")
