@@ -120,8 +120,11 @@ class Shelf:
         whole = hashlib.sha256("".join(sorted(hashes)).encode()).hexdigest()[:16]
         entry = Entry(PREFIX + whole, self.root / (PREFIX + whole))
         (made / _FILES).write_text(json.dumps(named), encoding="utf-8")
-        with contextlib.suppress(OSError):  # it is there already: the same contents
-            made.rename(entry.folder)
+        if entry.folder.exists():
+            if sorted(name for name, _ in entry.files()) == sorted(name for name, _ in named):
+                return entry
+            shutil.rmtree(entry.folder)  # the same contents under other names: names tell what a file is for
+        made.rename(entry.folder)
         return entry
 
     def get(self, slug: str) -> Entry:

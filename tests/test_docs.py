@@ -15,6 +15,7 @@ from packaging.version import Version
 
 from app import cli
 from app.commands import outcome
+from data.records.attention_sinks_queries import HEADLINE
 from data.sources.texts import TEXTS
 from precompute.registry import STUDIES
 from precompute.study import Profile
@@ -22,7 +23,8 @@ from precompute.study import Profile
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text("utf-8")
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
-DOCS = {"README.md": README, "CONTRIBUTING.md": CONTRIBUTING}
+ANALYZE = (ROOT / "docs" / "analyze.md").read_text("utf-8")
+DOCS = {"README.md": README, "CONTRIBUTING.md": CONTRIBUTING, "docs/analyze.md": ANALYZE}
 EXAMPLE = "rotary_phase"  # the study of CONTRIBUTING's example, which does not exist
 
 FILE = re.compile(r"(?<![\w$/.-])[\w.]+(?:/[\w.*-]+)+/?|(?<![\w-])[\w-]+\.(?:toml|txt|md)\b")
@@ -65,6 +67,31 @@ def test_every_command_has_its_row_with_exactly_its_options() -> None:
         row[0].strip("`"): set(re.findall(r"`(--[a-z-]+)`", row[2])) for row in rows(README, "Command line")
     }
     assert documented == commands()
+
+
+def test_the_page_on_analyze_is_what_the_command_does() -> None:
+    """Options with their defaults, headline keys and exit codes of docs/analyze.md, and of no other."""
+    text = ANALYZE
+    group = typer.main.get_command(cli.app)
+    options = {o.opts[0]: o for o in group.commands["analyze"].params if o.opts[0].startswith("--")}  # type: ignore[attr-defined]
+    listed = rows(text, "Options")
+    assert [row[0].strip("`") for row in listed] == [name for name in options if name != "--help"]
+    for name, _, default in listed:
+        value = options[name.strip("`")].default
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            assert default == f"{value:g}", name
+    keys = [row[0].strip("`") for row in rows(text, "Answer")]
+    assert keys == list(HEADLINE)
+    epilog = " ".join(str(cli.app.info.epilog).split())
+    assert " ".join(text.split("## Exit codes", 1)[1].split()).rstrip(".") in epilog
+
+
+def test_what_can_be_brought_is_what_the_openers_take() -> None:
+    from models.checkpoints.registry import OPENERS
+
+    assert [tuple(row) for row in rows(README, "What you can bring")] == [
+        (opener.title, opener.accepts) for opener in OPENERS.values()
+    ]
 
 
 def test_every_option_has_help() -> None:

@@ -28,6 +28,18 @@ HEAD_SCALARS = (
     "value_norm_ratio",
 )
 
+HEADLINE = (
+    "layers",
+    "heads",
+    "parameters",
+    "length",
+    "samples",
+    "sink_rate",
+    "first_token_mass",
+    "mean_row_entropy_bits",
+    "sink_rate_by_layer",
+)
+
 
 def _runs_of(store: Store, task: str) -> pd.DataFrame:
     return store.frame(
@@ -369,15 +381,9 @@ def headline(store: Store, run_id: str, eps: float) -> dict[str, Any]:
     parameters = store.arrow(
         "SELECT parameters FROM attention_models WHERE run_id = ?", (run_id,)
     ).to_pylist()
-    nan = float("nan")
-    return {
-        "layers": found["layers"],
-        "heads": found["heads"],
+    rate = found["sink_rate"]
+    more = {
         "parameters": parameters[0]["parameters"] if parameters else None,
-        "length": found["length"],
-        "samples": found["samples"],
-        "sink_rate": nan if found["sink_rate"] is None else found["sink_rate"],
-        "first_token_mass": found["first_token_mass"],
-        "mean_row_entropy_bits": found["mean_row_entropy_bits"],
-        "sink_rate_by_layer": found["sink_rate_by_layer"],
+        "sink_rate": float("nan") if rate is None else rate,  # no layer can show one
     }
+    return {key: more.get(key, found.get(key)) for key in HEADLINE}
