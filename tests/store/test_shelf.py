@@ -57,8 +57,8 @@ def test_a_path_is_referred_to_and_not_copied(tmp_path: Path) -> None:
     shelf = Shelf(tmp_path / "shelf")
     entry = shelf.put([("model.bin", there)])
     assert entry.files() == [("model.bin", there)] and entry.bytes == 7
-    assert entry.slug == shelf.put([("m", stream(b"weights"))]).slug
     assert [p.name for p in entry.folder.iterdir()] == ["files.json"]
+    assert entry.slug == Shelf(tmp_path / "other").put([("m", stream(b"weights"))]).slug
 
 
 def test_too_much_leaves_nothing_behind(tmp_path: Path) -> None:
