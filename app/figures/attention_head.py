@@ -8,6 +8,7 @@ weights need no list of numbers: red is the weight in whole per cent, green its 
 from __future__ import annotations
 
 import html
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -19,6 +20,7 @@ from app.figures import tokens as words
 from app.figures.assemble import assemble, flat_legend, note
 from app.figures.attention_pixels import is_causal, pooled, weight_png
 from app.figures.attention_sinks import percent_strip
+from app.figures.attention_windows import Sight, edge_lines
 from app.figures.base import Figure, listed, matrix_png, quantity, share
 from app.figures.raster import MAX_PIXELS
 from app.theme import MONO, SMALLEST, Palette
@@ -28,6 +30,7 @@ TOP, GAP, STRIP = 40, 24, 88  # px, as in attention_sinks: the two figures stand
 LEFT, RIGHT = 88, 16
 LETTER = 6.7  # px of a character of the tokens' face at 11 px
 SCALE = (0.0, 0.04, 0.25, 1.0)  # weights written on the legend; even steps of the square root
+_ALL = Sight()  # of a layer without a window
 
 
 def head_view(
@@ -38,19 +41,23 @@ def head_view(
     eps: float,
     palette: Palette,
     height: int = 640,
+    sight: Sight = _ALL,
 ) -> Figure:
     """The map of one head, (queries, keys), and under each column the importance of that key.
 
     `importance` has position, importance, low, high (shares) and samples, over all chunks: it gives
     the band; the columns are of the chunk whose map is shown. Colour runs with the square root of the
     weight, so that a weight of 1 % can be seen; its ends are 0 and 100 % for every head. Cells that a
-    causal model cannot see are left out. Above 1,024 tokens each pixel is the largest of a block, in
-    the hover label too.
+    causal model or the layer's window cannot see are left out, and the window's edge is drawn. Above
+    1,024 tokens each pixel is the largest of a block, in the hover label too.
     """
     causal = is_causal(weights)
     factor = max(1, -(-max(weights.shape) // MAX_PIXELS))
     shown = pooled(weights, factor)
-    seen = np.where(np.tri(*shown.shape) > 0, shown, np.nan) if causal else shown
+    exists = sight.seen(len(shown), factor)
+    if causal:
+        exists &= np.tri(*shown.shape) > 0
+    seen = shown if exists.all() else np.where(exists, shown, np.nan)
     labels = words.axis_labels(tokens, factor)
     curve = importance.sort_values("position").head(len(tokens)).reset_index(drop=True)
     curve["here"] = weights.sum(axis=0) / seen_by(weights.shape[0], causal)
@@ -67,15 +74,23 @@ def head_view(
     ]
     axes = _axes(palette, labels, height, f"layer {place[0]}, head {place[1]}")
     unsure = len(weights) - MIN_QUERIES + 1 if causal else None
-    fig = _put_together(traces, palette, height, axes, eps, curve, unsure_from=unsure, factor=factor)
-    reading = head_reading(curve, tokens, place, eps, causal)
+    edges = edge_lines(sight, len(weights), factor, palette)
+    fig = _put_together(
+        traces, palette, height, axes, eps, curve, unsure_from=unsure, factor=factor, edges=edges
+    )
+    reading = head_reading(curve, tokens, place, eps, causal, sight)
     if factor > 1:
         reading += f" Each pixel is the largest of {factor} × {factor} weights."
     return Figure(fig, _alt(weights, tokens, curve, place, eps, causal), reading)
 
 
 def importance_view(
-    tokens: list[str], importance: pd.DataFrame, place: tuple[int, int], eps: float, palette: Palette
+    tokens: list[str],
+    importance: pd.DataFrame,
+    place: tuple[int, int],
+    eps: float,
+    palette: Palette,
+    sight: Sight = _ALL,
 ) -> Figure:
     """The importance of every key of a head whose map was not stored. Arguments as in `head_view`."""
     labels = words.axis_labels(tokens)
@@ -94,7 +109,7 @@ def importance_view(
         f"{quantity(eps)}: the first token, {words.plain(tokens[0])}, has "
         f"{share(float(curve['importance'].iloc[0]))}."
     )
-    return Figure(fig, alt, head_reading(curve, tokens, place, eps, causal=True))
+    return Figure(fig, alt, head_reading(curve, tokens, place, eps, sight.causal, sight))
 
 
 def _put_together(
@@ -107,12 +122,14 @@ def _put_together(
     *,
     unsure_from: int | None = None,
     factor: int = 1,
+    edges: Sequence[dict[str, Any]] = (),
 ) -> go.Figure:
     """The figure with its threshold line, what the strip shows, and its unsure end made faint."""
     chunks, bottom = int(curve["samples"].max()), _bottom(axes["xaxis3"]["categoryarray"])
     line = {"color": palette.muted, "width": 1, "dash": "dash"}
     shapes = [
-        {"type": "line", "x0": 0, "x1": 1, "xref": "paper", "y0": eps, "y1": eps, "yref": "y2", "line": line}
+        {"type": "line", "x0": 0, "x1": 1, "xref": "paper", "y0": eps, "y1": eps, "yref": "y2", "line": line},
+        *edges,
     ]
     if unsure_from is not None and unsure_from > MIN_QUERIES:
         veil = {"type": "rect", "fillcolor": palette.ground, "opacity": 0.7, "line": {"width": 0}}
@@ -312,7 +329,12 @@ def _holders(labels: list[str]) -> list[dict[str, Any]]:
 
 
 def head_reading(
-    curve: pd.DataFrame, tokens: list[str], place: tuple[int, int], eps: float, causal: bool
+    curve: pd.DataFrame,
+    tokens: list[str],
+    place: tuple[int, int],
+    eps: float,
+    causal: bool,
+    sight: Sight = _ALL,
 ) -> str:
     """What one head does, in Markdown: the first token's part, and the other keys above ε.
 
@@ -328,6 +350,8 @@ def head_reading(
         f"Layer {layer}, head {head} gives its first token **{share(float(curve['importance'].iloc[0]))}** "
         f"of its attention{mean}."
     )
+    if sight.window is not None:
+        text += f" This layer {sight.words()}: at most {share(sight.ceiling)} is possible."
     where = " In this chunk" if chunks > 1 else " Here"
     others = [int(position) for position in np.argsort(-here) if here[position] > eps and position > 0]
     if others:

@@ -17,7 +17,7 @@ from app.figures.base import quantity, share
 class Metric:
     """One number per head. `column` is of the heads' frame; `hover` stands after the value in a hover
     label; `meaning` is one line for the control's help; `top` is the end of its colour scale, None
-    for the largest value on screen."""
+    for the largest value on screen; `at_threshold`: it counts what exceeds ε."""
 
     slug: str
     title: str
@@ -26,6 +26,7 @@ class Metric:
     meaning: str
     write: Callable[[float], str]
     top: float | None = None
+    at_threshold: bool = False
 
 
 _tokens = partial(quantity, unit="tokens", digits=3)
@@ -42,6 +43,7 @@ _METRICS = (
         "Share of text chunks in which the first token's importance exceeds ε (Gu et al.).",
         share,
         1.0,
+        at_threshold=True,
     ),
     Metric(
         "importance",

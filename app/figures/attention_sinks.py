@@ -10,6 +10,7 @@ import pandas as pd
 
 from app.figures.assemble import CellFrame, assemble, flat_legend, note
 from app.figures.attention_metrics import Metric, scale_top
+from app.figures.attention_windows import hatching, out_of_sight
 from app.figures.base import Figure, listed, ranges, share
 from app.theme import Palette
 
@@ -32,12 +33,15 @@ def heads_map(
     eps: float,
     palette: Palette,
     top: float | None = None,
+    windows: pd.DataFrame | None = None,
 ) -> Figure:
     """Layers x heads of one metric, and under it, on the same axis, the share of heads that sink.
 
     `heads` has layer, head and the metric's column; `by_layer` has layer and rate (0..1); `top` is
-    the end of the colour scale if it is not the metric's own.
+    the end of the colour scale if it is not the metric's own. Layers that by `windows` cannot show a
+    sink at `eps` are hatched; their rates are NaN (see attention_windows.masked).
     """
+    hidden = out_of_sight(windows, eps)
     grid = heads.pivot(index="head", columns="layer", values=metric.column).sort_index()
     layers, rows = [int(i) for i in grid.columns], [int(i) for i in grid.index]
     end = scale_top(metric, heads) if top is None else top
@@ -47,6 +51,7 @@ def heads_map(
         _cells(grid, layers, rows, metric, end, palette),
         _targets(heads, metric),
         _strip(by_layer, palette),
+        *_hatched(hidden, rows, metric, palette),
     ]
     words = [
         note(
@@ -70,10 +75,20 @@ def heads_map(
             "hoverdistance": 40,
             "bargap": 0.18,
             **_axes(palette, layers, rows, cells / plot, STRIP / plot),
-            "annotations": words + _empty_notes(by_layer, palette) + _missing_notes(grid, palette),
+            "annotations": words
+            + _empty_notes(by_layer, palette)
+            + _missing_notes(grid.drop(columns=hidden if metric.at_threshold else []), palette),
         },
     )
-    return Figure(fig, _alt(grid, by_layer, metric, eps), _metric_reading(heads, metric))
+    return Figure(fig, _alt(grid, by_layer, metric, eps, hidden), _metric_reading(heads, metric, hidden))
+
+
+def _hatched(hidden: list[int], rows: list[int], metric: Metric, palette: Palette) -> list[dict[str, Any]]:
+    """Layers out of sight, hatched in the strip and, for the metric that counts at ε, in the cells."""
+    if not hidden:
+        return []
+    strip = hatching(hidden, 0, 1, palette, "y2")
+    return [strip, hatching(hidden, min(rows) - 0.5, len(rows), palette)] if metric.at_threshold else [strip]
 
 
 def cell_frame(heads: pd.DataFrame, place: tuple[int, int]) -> CellFrame:
@@ -208,6 +223,9 @@ def _empty_notes(by_layer: pd.DataFrame, palette: Palette) -> list[dict[str, Any
 def _missing_notes(grid: pd.DataFrame, palette: Palette) -> list[dict[str, Any]]:
     """Cells without a number stay empty and carry a dash: a gap is not a zero."""
     cells = grid.isna().to_numpy()
+    if cells.size and cells.all():
+        middle = {"xref": "paper", "x": 0.5, "y": float(grid.index.to_numpy().mean())}
+        return [note("not known for this format", palette.muted, **middle)]
     layers, heads = grid.columns.to_numpy(), grid.index.to_numpy()
     return [note("–", palette.muted, x=int(layers[x]), y=int(heads[y])) for y, x in np.argwhere(cells)]
 
@@ -232,8 +250,17 @@ def dry_blocks(by_layer: pd.DataFrame, *, inner: bool) -> list[list[int]]:
 def sink_reading(by_layer: pd.DataFrame, heads: int, chunks: int, eps: float) -> str:
     """What the sink strip shows, in Markdown: the share of heads that sink, and the layers that do not.
 
-    `by_layer` has layer, rate (0..1, mean over the layer's heads and the chunks) and heads.
+    `by_layer` has layer, rate (0..1, mean over the layer's heads and the chunks) and heads; a rate of
+    NaN is of a layer that cannot show a sink, and counts in neither way.
     """
+    seen = by_layer[by_layer["rate"].notna()]
+    if seen.empty:
+        return (
+            f"**No layer can show a sink at ε = {eps:.2f}**: their windows keep the first token out of sight "
+            "of most queries."
+        )
+    if len(seen) < len(by_layer):
+        return _partly_seen_reading(seen, chunks, eps)
     rate = float(np.average(by_layer["rate"], weights=by_layer["heads"]))
     over = f", mean of {chunks} chunks" if chunks > 1 else ""
     limit = f"more than {share(eps)} of their attention (ε = {eps:.2f}{over})"
@@ -257,6 +284,19 @@ def sink_reading(by_layer: pd.DataFrame, heads: int, chunks: int, eps: float) ->
     return " ".join(words)
 
 
+def _partly_seen_reading(by_layer: pd.DataFrame, chunks: int, eps: float) -> str:
+    """`sink_reading` where some layers cannot show a sink; `by_layer` has the others."""
+    rate = float(np.average(by_layer["rate"], weights=by_layer["heads"]))
+    over = f", mean of {chunks} chunks" if chunks > 1 else ""
+    most = int(by_layer["heads"].sum())
+    text = (
+        f"Of the {most} heads that see far enough, **{share(rate)}** give the first token more than "
+        f"{share(eps)} of their attention (ε = {eps:.2f}{over})."
+    )
+    empty = [int(layer) for layer in by_layer.loc[by_layer["rate"] == 0, "layer"]]
+    return f"{text} {_named(empty, start=True)} **no sink**." if empty and rate > 0 else text
+
+
 def _dry_words(layers: Sequence[int], rates: dict[int, float]) -> str:
     """The layers without sinks between layers with sinks: which have none at all, which almost none."""
     empty = [layer for layer in layers if rates[layer] == 0]
@@ -274,8 +314,10 @@ def _named(layers: Sequence[int], *, start: bool = False) -> str:
     return text[0].upper() + text[1:] if start else text
 
 
-def _metric_reading(heads: pd.DataFrame, metric: Metric) -> str:
+def _metric_reading(heads: pd.DataFrame, metric: Metric, hidden: Sequence[int] = ()) -> str:
     """Where the metric is lowest and highest, and its median, in Markdown."""
+    if metric.at_threshold:
+        heads = heads[~heads["layer"].isin(hidden)]
     known = heads.dropna(subset=[metric.column])
     if known.empty:
         return f"This run has no number for “{metric.title}”."
@@ -293,13 +335,17 @@ def _metric_reading(heads: pd.DataFrame, metric: Metric) -> str:
     )
 
 
-def _alt(grid: pd.DataFrame, by_layer: pd.DataFrame, metric: Metric, eps: float) -> str:
+def _alt(
+    grid: pd.DataFrame, by_layer: pd.DataFrame, metric: Metric, eps: float, hidden: Sequence[int] = ()
+) -> str:
     values = grid.to_numpy(dtype=float)
     known = values[np.isfinite(values)]
     middle = f", median {metric.write(float(np.median(known)))}" if known.size else ""
     rate = float(by_layer["rate"].mean()) if len(by_layer) else float("nan")
     dry = [layer for block in dry_blocks(by_layer, inner=False) for layer in block]
     none = f"; layers with almost none: {ranges(dry)}" if dry else ""
+    if hidden:
+        none += f"; layers whose window keeps the first token out of sight: {ranges(hidden)}"
     return (
         f"Map of {grid.shape[1]} layers by {grid.shape[0]} heads coloured by "
         f"{metric.title.lower()}{middle}. Below it, by layer, the share of heads whose first-token "

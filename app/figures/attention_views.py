@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from app.figures.base import Figure, direct_label, layout, quantity, reference_line, share
+from app.figures.attention_windows import limited, out_of_sight
+from app.figures.base import Figure, direct_label, guarantee_line, layout, quantity, reference_line, share
 from app.theme import TICK, Palette
 
 HEIGHT = 280  # px of each small figure
@@ -25,7 +26,9 @@ _KINDS = {
 _PERCENT = {"tickvals": [0, 0.25, 0.5, 0.75, 1], "ticktext": ["0", "25 %", "50 %", "75 %", "100 %"]}
 
 
-def kinds_bars(kinds: pd.DataFrame, eps: float, palette: Palette) -> Figure:
+def kinds_bars(
+    kinds: pd.DataFrame, eps: float, palette: Palette, windows: pd.DataFrame | None = None
+) -> Figure:
     """How often each kind of token is a sink. `kinds` has kind, positions, sinks and rate (0..1)."""
     frame = kinds.sort_values("rate", ascending=False).reset_index(drop=True)
     names = [
@@ -51,6 +54,11 @@ def kinds_bars(kinds: pd.DataFrame, eps: float, palette: Palette) -> Figure:
     if len(others):
         best = others.iloc[0]
         text += f" Of all other tokens, {_plural(best['kind'])} come nearest, with {share(best['rate'])}."
+    if hidden := out_of_sight(windows, eps):
+        text += (
+            f" {len(hidden)} layers cannot see it from most positions; they count here, so its bar is lower "
+            "than among the layers that can."
+        )
     alt = "Bars of sink rate by kind of token: " + _pairs(names, frame["rate"]) + f". Threshold {eps:.2f}."
     return Figure(fig, alt, text)
 
@@ -86,10 +94,18 @@ def heads_bars(heads: pd.DataFrame, palette: Palette) -> Figure:
     return Figure(fig, "Bars of sink rate by head: " + _pairs(names, means["mean"]) + ".", text)
 
 
-def threshold_curve(curve: pd.DataFrame, eps: float, even: float | None, palette: Palette) -> Figure:
+def threshold_curve(
+    curve: pd.DataFrame,
+    eps: float,
+    even: float | None,
+    palette: Palette,
+    windows: pd.DataFrame | None = None,
+) -> Figure:
     """The sink rate of the first token for every threshold. `curve` has eps and rate (0..1), eps rising.
 
-    `even` is the importance that even attention would give, drawn as a reference.
+    `even` is the importance that even attention would give, drawn as a reference. Where `windows` keep
+    the first token out of sight of some layers, the ceilings are drawn beyond which those fall out of
+    the count.
     """
     here = _at(curve, eps)
     fig = go.Figure(
@@ -116,6 +132,7 @@ def threshold_curve(curve: pd.DataFrame, eps: float, even: float | None, palette
             showarrow=False,
             font={"size": TICK, "color": palette.muted},
         )
+    _ceiling_lines(fig, windows, palette)
     marker = {"color": palette.ink, "size": 9}
     fig.add_trace(go.Scatter(x=[eps], y=[here], mode="markers", marker=marker, hoverinfo="skip"))
     right = eps < 0.6
@@ -131,8 +148,31 @@ def threshold_curve(curve: pd.DataFrame, eps: float, even: float | None, palette
     )
     less, more = share(_at(curve, eps - 0.1)), share(_at(curve, eps + 0.1))
     text = f"The choice of ε matters: 0.1 less gives {less} instead of {share(here)}, 0.1 more gives {more}."
-    alt = f"Sink rate against the threshold, falling from left to right; at {eps:.2f} it is {share(here)}."
+    if limited(windows):
+        text += " Beyond a ceiling, layers that cannot reach it fall out of the count."
+    alt = f"Sink rate against the threshold; at {eps:.2f} it is {share(here)}."
     return Figure(fig, alt, text)
+
+
+def _ceiling_lines(fig: go.Figure, windows: pd.DataFrame | None, palette: Palette, most: int = 3) -> None:
+    """The ceilings of narrow layers as thin lines with their values; beyond `most` only the outermost."""
+    if windows is None or not limited(windows):
+        return
+    low = windows[windows["importance_ceiling"] < 1]
+    values = low.groupby("importance_ceiling")["layer"].count()
+    shown = list(values.items())
+    for at, count in shown if len(shown) <= most else [shown[0], shown[-1]]:
+        guarantee_line(fig, palette, "", x=float(str(at)))
+        fig.add_annotation(
+            text=f"ceiling of {count} layer{'s' if count > 1 else ''}: {share(float(str(at)))}",
+            x=float(str(at)),
+            y=1.0,
+            xanchor="left" if float(str(at)) < 0.6 else "right",
+            yanchor="top",
+            xshift=6 if float(str(at)) < 0.6 else -6,
+            showarrow=False,
+            font={"size": TICK, "color": palette.ink},
+        )
 
 
 def _at(curve: pd.DataFrame, eps: float) -> float:

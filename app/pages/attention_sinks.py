@@ -7,8 +7,8 @@ import streamlit as st
 from app.figures.attention_metrics import METRICS
 from app.views import attention_runs, attention_tabs
 from app.views.attention_explorer import explorer
+from app.views.attention_jobs import SHOW
 from app.views.attention_runs import Run
-from app.views.attention_text import SHOW
 from app.widgets import controls, prose, states
 from app.widgets.prose import GLOSSARY
 from app.widgets.share import share_popover

@@ -8,12 +8,13 @@ from functools import partial
 import pandas as pd
 import streamlit as st
 
-from app.figures import attention_head, attention_sinks
+from app.figures import attention_head, attention_sinks, attention_windows
 from app.figures.assemble import CellFrame
 from app.figures.attention_metrics import Metric
 from app.figures.base import Figure
 from app.theme import current_mode, current_palette
-from app.views.attention_runs import Run, default_head, heads_figure
+from app.views.attention_frames import default_head, heads_figure
+from app.views.attention_runs import Run
 from app.widgets import controls
 from app.widgets.figure import draw
 
@@ -82,6 +83,8 @@ def explorer(run: Run, metric: Metric, eps: float) -> None:
         with figure:
             draw_cells(drawn, "heads", attention_sinks.cell_frame(heads, (layer, head)))
         st.markdown(attention_sinks.sink_reading(layers, len(heads), run.samples, eps))
+        if narrow := attention_windows.window_reading(run.windows(), eps, len(run.tokens())):
+            st.markdown(narrow)
         if metric.slug != "sink":
             st.markdown(drawn.reading)
 
@@ -114,17 +117,18 @@ def _whole(name: str, values: pd.Series, default: int, help: str) -> int:
 
 
 def _head(run: Run, layer: int, head: int, eps: float) -> None:
-    palette = current_palette()
+    palette, sight = current_palette(), run.sight(layer)
     weights = run.weights(layer, head)
     tokens, importance = run.tokens(), run.importance(layer, head)
     chunk = ", first chunk" if run.samples > 1 and weights is not None else ""
     st.markdown(f"**Layer {layer}, head {head}**: who looks at whom{chunk}")
     if weights is None:
-        figure = attention_head.importance_view(tokens, importance, (layer, head), eps, palette)
+        figure = attention_head.importance_view(tokens, importance, (layer, head), eps, palette, sight)
         draw(figure, "head_importance")
         st.caption(
             "This run keeps no maps; the importance of every key position was stored while they were "
             "computed."
         )
         return
-    draw(attention_head.head_view(weights, tokens, importance, (layer, head), eps, palette), "head_map")
+    figure = attention_head.head_view(weights, tokens, importance, (layer, head), eps, palette, sight=sight)
+    draw(figure, "head_map")

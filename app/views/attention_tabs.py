@@ -7,13 +7,22 @@ from collections.abc import Callable, Mapping
 import pandas as pd
 import streamlit as st
 
-from app.figures import attention_causes, attention_head, attention_overview, attention_sinks, attention_views
+from app.figures import (
+    attention_causes,
+    attention_depth,
+    attention_head,
+    attention_overview,
+    attention_sinks,
+    attention_views,
+    attention_windows,
+)
 from app.figures.attention_metrics import Metric, scale_top
 from app.theme import current_palette
 from app.views import attention_explorer
+from app.views.attention_bring import bring
+from app.views.attention_export import export
 from app.views.attention_methods import METHODS
 from app.views.attention_runs import Run
-from app.views.attention_text import own_text
 from app.widgets import claims, controls, downloads, explain, provenance, states
 from app.widgets.figure import draw, format_control
 from app.widgets.store import cached_on
@@ -27,22 +36,36 @@ Runs = Mapping[str, list[Run]]
 
 def sinks(run: Run, eps: float) -> None:
     """Where sinks live: by kind of token, by head, by threshold, and in the hidden states."""
-    palette, heads = current_palette(), run.heads(eps)
+    palette, heads, windows = current_palette(), run.heads(eps), run.windows()
     left, right = st.columns(2, gap="medium")
     with left:
         st.markdown("**By kind of token**")
-        draw(
-            attention_views.kinds_bars(run.read(queries.sinks_by_kind, run.id, eps), eps, palette),
-            "sinks_kinds",
-        )
+        kinds = run.read(queries.sinks_by_kind, run.id, eps)
+        draw(attention_views.kinds_bars(kinds, eps, palette, windows), "sinks_kinds")
         st.markdown("**By threshold**")
-        draw(attention_views.threshold_curve(run.rates(), eps, run.even(), palette), "sinks_threshold")
+        curve = attention_views.threshold_curve(run.rates(), eps, run.even(), palette, windows)
+        draw(curve, "sinks_threshold")
     with right:
         st.markdown("**By place in the layer**")
-        draw(attention_views.heads_bars(heads, palette), "sinks_heads")
+        if heads["sink_rate"].notna().any():
+            draw(attention_views.heads_bars(heads, palette), "sinks_heads")
+        else:
+            states.empty_state(
+                "No layer can show a sink at this ε.", "Choose a smaller ε, or a shorter text."
+            )
+        if attention_windows.limited(windows):
+            st.markdown("**By depth: what each layer can see**")
+            draw(attention_depth.importance_by_layer(heads, windows, eps, palette), "sinks_ceilings")
         st.markdown("**By depth: hidden states after each layer**")
-        dry = attention_sinks.dry_blocks(run.by_layer(eps), inner=False)
-        draw(attention_views.norms_by_layer(run.read(queries.layers, run.id), dry, palette), "sinks_norms")
+        states_by_layer = run.read(queries.layers, run.id)
+        if len(states_by_layer):
+            dry = attention_sinks.dry_blocks(run.by_layer(eps), inner=False)
+            draw(attention_views.norms_by_layer(states_by_layer, dry, palette), "sinks_norms")
+        else:
+            states.empty_state(
+                "Hidden states are not known for this format.",
+                "A Hugging Face folder of the same model shows them.",
+            )
 
 
 def what_if(store: Store, run: Run, eps: float) -> None:
@@ -80,6 +103,12 @@ def streaming(store: Store, run: Run) -> None:
 
 def _of_subject(frame: pd.DataFrame, run: Run, what: str) -> pd.DataFrame | None:
     mine = frame[frame["subject"] == run.subject]
+    if mine.empty and run.brought:
+        states.empty_state(
+            f"The {what} is measured for the reference models only, not for {run.model}.",
+            "Choose SmolLM2 above to see it.",
+        )
+        return None
     if mine.empty:
         states.empty_state(
             f"There is no {what} run of {run.model}.",
@@ -128,7 +157,9 @@ def compare(runs: Runs, run: Run, metric: Metric, eps: float) -> None:
         with column:
             st.markdown(f"**{each.model}**  \n{each.title}")
             inside = place if place is not None and attention_sinks.holds(frame, place) else None
-            figure = attention_sinks.heads_map(frame, each.by_layer(eps), metric, eps, palette, top)
+            figure = attention_sinks.heads_map(
+                frame, each.by_layer(eps), metric, eps, palette, top, each.windows()
+            )
             framed = attention_sinks.cell_frame(frame, inside) if inside else None
             attention_explorer.draw_cells(figure, f"compare_{side}", framed, clicks=False)
             _compare_head(each, inside, eps, side)
@@ -140,11 +171,13 @@ def _compare_head(run: Run, place: tuple[int, int] | None, eps: float, side: str
         return
     weights = run.weights(*place)
     tokens, importance = run.tokens(), run.importance(*place)
-    palette = current_palette()
+    palette, sight = current_palette(), run.sight(place[0])
     if weights is None:
-        figure = attention_head.importance_view(tokens, importance, place, eps, palette)
+        figure = attention_head.importance_view(tokens, importance, place, eps, palette, sight)
     else:
-        figure = attention_head.head_view(weights, tokens, importance, place, eps, palette, height=560)
+        figure = attention_head.head_view(
+            weights, tokens, importance, place, eps, palette, height=560, sight=sight
+        )
     draw(figure, f"compare_{side}_head")
 
 
@@ -179,6 +212,7 @@ def numbers(run: Run, eps: float) -> None:
     downloads.numbers(
         options[table][1](), f"attention_{table}_{run.id}", columns, alt=f"{labels[table]} of {run.title}"
     )
+    export(run, eps)
     format_control()
 
 
@@ -203,7 +237,7 @@ NAMES = (
     "Claims",
     "Numbers",
     "How this is computed",
-    "Your own text",
+    "Bring your own",
 )
 
 
@@ -222,7 +256,7 @@ def views(store: Store, runs: Runs, run: Run, metric: Metric, eps: float) -> Non
                 lambda: ledger(store),
                 lambda: numbers(run, eps),
                 lambda: method(store, run),
-                lambda: own_text(run),
+                lambda: bring(run),
             ),
             strict=True,
         )

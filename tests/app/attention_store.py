@@ -91,7 +91,7 @@ def trace(
                 length, sink, causal=causal, seed=None if seed is None else seed + 97 * layer + head
             )
             heads += [
-                {"sample": s, "layer": layer, "head": head, **_scalars(weights, causal)}
+                {"sample": s, "layer": layer, "head": head, **scalars(weights, causal)}
                 for s in range(samples)
             ]
             if settings["maps"]:
@@ -107,7 +107,8 @@ def _kind(position: int) -> str:
     return {"\n": "newline", ".": "punctuation"}.get(WORDS[position % len(WORDS)], "word")
 
 
-def _scalars(weights: np.ndarray, causal: bool) -> dict[str, Any]:
+def scalars(weights: np.ndarray, causal: bool) -> dict[str, Any]:
+    """A row of attention_heads, without its place."""
     size = len(weights)
     importance = weights.sum(axis=0) / (size - np.arange(size) if causal else size)
     return {

@@ -25,7 +25,7 @@ from tests.app.attention_store import publish_all
 from tests.app.small_store import stage
 
 PAGE = Path(__file__).resolve().parents[2] / "app" / "pages" / "attention_sinks.py"
-OWN = "Your own text"
+OWN = "Bring your own"
 
 
 @pytest.fixture(scope="module")
@@ -270,6 +270,7 @@ def test_an_empty_store_says_what_to_run(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_no_text_is_said_before_anything_runs(home: Path) -> None:
     at = visit(view=OWN)
+    at.segmented_control(key="bring_source").set_value("reference").run()
     at.button(key="own_go").click().run()
     assert not at.exception
     assert "There is no text to trace yet." in words(at)
@@ -285,6 +286,7 @@ def test_a_model_that_is_not_installed_says_how_to_get_it(
     monkeypatch.setattr(attention_text, "_LIBRARIES", ("torch", "no_such_library"))
     try:
         at = visit(view=OWN)
+        at.segmented_control(key="bring_source").set_value("reference").run()
     finally:
         attention_text.missing.cache_clear()
     assert "is not installed here" in words(at)
@@ -298,7 +300,7 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     if not (published_dir() / "manifest.json").exists():
         pytest.skip("no traces ship with this checkout")
     monkeypatch.setenv("CLOUDCHAMBER_HOME", str(tmp_path))
-    import_published(published_dir(), tmp_path / "traces.duckdb")
+    import_published(published_dir(), tmp_path / "traces.duckdb", TABLES)
     yield
     st.cache_resource.clear()
 

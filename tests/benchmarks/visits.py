@@ -35,7 +35,8 @@ def look(page: Page, number: int) -> None:
     layer.press("Enter")
     expect(page.get_by_text(f"Layer {number % 30}, head").first).to_be_visible(timeout=30_000)
     if number % TRACE_EVERY == 0 and importlib.util.find_spec("torch") is not None:
-        page.get_by_role("tab", name="Your own text").click()
+        page.get_by_role("tab", name="Bring your own").click()
+        page.get_by_role("radio", name="A reference model").click()
         box = page.get_by_role("textbox", name="Your text")
         expect(box).to_be_visible()
         choose(page, "Model that reads it", MODEL)

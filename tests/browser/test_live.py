@@ -43,7 +43,10 @@ def workers(server: Server) -> list[psutil.Process]:
 
 def trace(page: Page, model: str, text: str) -> None:
     """Type `text` into the form, choose the model that reads it, and press the button."""
-    page.get_by_role("tab", name="Your own text").click()
+    page.get_by_role("tab", name="Bring your own").click()
+    page.get_by_role("radio", name="A reference model").or_(
+        page.get_by_role("button", name="A reference model")
+    ).first.click()
     box = page.get_by_role("textbox", name="Your text")
     expect(box).to_be_visible()
     choose(page, "Model that reads it", model)

@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from app.jobs import JobPool, JobStatus
-from app.jobs_pool import VISIT_BYTES
 from app.jobs_model import MAX_CHARACTERS, clean_text
+from app.jobs_pool import VISIT_BYTES
 from app.jobs_process import Limits
 from app.jobs_visits import Visit, VisitRoot, sweep
 from data.errors import CloudChamberError

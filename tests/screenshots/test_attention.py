@@ -29,7 +29,7 @@ def test_attention(open_page: OpenPage, assert_screenshot: Check, scheme: Scheme
     assert_screenshot(page, f"attention-clicked-{scheme}-{width}")
 
 
-TABS = ("Streaming", "Compare", "All heads", "Claims", "How this is computed", "Your own text")
+TABS = ("Streaming", "Compare", "All heads", "Claims", "How this is computed", "Bring your own")
 
 
 @pytest.mark.parametrize("tab", TABS)
