@@ -90,7 +90,7 @@ def _lowest(windows: pd.DataFrame, low: float, high: float, palette: Palette) ->
         x=where - 0.42 if left else where + 0.42,
         y=value,
         xanchor="left" if left else "right",
-        yanchor="bottom",
+        yanchor="top",
     )
 
 

@@ -74,6 +74,7 @@ def heads_map(
             "clickmode": "event+select",
             "hoverdistance": 40,
             "bargap": 0.18,
+            **({"barmode": "overlay"} if hidden else {}),
             **_axes(palette, layers, rows, cells / plot, STRIP / plot),
             "annotations": words
             + _empty_notes(by_layer, palette)

@@ -8,14 +8,16 @@ from app.figures.attention_metrics import METRICS
 from app.views import attention_runs, attention_tabs
 from app.views.attention_explorer import explorer
 from app.views.attention_jobs import SHOW
-from app.views.attention_runs import Run
+from app.views.attention_runs import YOURS, Run
 from app.widgets import controls, prose, states
 from app.widgets.prose import GLOSSARY
 from app.widgets.share import share_popover
 from app.widgets.store import current_store
+from data.shelf import is_brought
 from precompute.studies.attention_sinks import SMOLLM2, STUDY
 
 EPS = 0.3  # of the reference, with 64 tokens
+_GONE = "_model_gone"  # session state: the link's model was of another visit
 
 
 def show_finished(runs: list[Run]) -> None:
@@ -24,11 +26,27 @@ def show_finished(runs: list[Run]) -> None:
     for run in runs:
         if run.id == wanted and run.private:
             st.session_state["model"], st.session_state["text"] = run.subject, run.slug
+            st.session_state.pop(_GONE, None)
+
+
+def linked_model(names: dict[str, str]) -> None:
+    """A link may name a brought model by its slug; one of an earlier visit is gone, which is said."""
+    asked = st.query_params.get("model", "")
+    if asked in names:
+        st.query_params["model"] = names[asked]
+        st.session_state["model"] = asked
+    elif asked not in names.values() and (is_brought(asked) or asked.startswith(YOURS)):
+        st.session_state[_GONE] = True
+    if st.session_state.get(_GONE):
+        states.notice(
+            "The link is of a model that somebody brought: it is kept for one visit. Bring it again."
+        )
 
 
 def control_row(models: dict[str, list[Run]]) -> tuple[Run, str, float]:
     """Model, text, metric, threshold: few, in a row, each in the link."""
     names = {subject: runs[0].model for subject, runs in models.items()}
+    linked_model(names)
     model, text, metric, threshold = st.columns([1.3, 2.1, 1.35, 0.95], gap="small")
     with model:
         subject = controls.choice(

@@ -30,9 +30,9 @@ _FAULT, _ROUND = "_bring_fault", "_bring_round"
 _FROM_TORCH = """model.save_pretrained("mine", safe_serialization=True)
 tokenizer.save_pretrained("mine")
 shutil.make_archive("mine", "zip", "mine")"""
-_FROM_ONNX = """model = AutoModel.from_pretrained("mine", attn_implementation="eager").eval()
-ids = torch.ones(1, 8, dtype=torch.long)
-torch.onnx.export(model, (ids,), "mine.onnx", input_names=["input_ids"], dynamic_axes={"input_ids": {1: "T"}}, dynamo=False)"""
+_FROM_ONNX = """model = AutoModel.from_pretrained("mine", attn_implementation="eager", use_cache=False).eval()
+ids, free = {"input_ids": torch.ones(1, 8, dtype=torch.long)}, {"input_ids": {1: torch.export.Dim.AUTO}}
+torch.onnx.export(model, kwargs=ids, f="mine.onnx", dynamic_shapes=free, dynamo=True, external_data=False)"""
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ def accepted() -> None:
     with st.popover("How to export a model", icon=":material/code:", help="Three lines for each way."):
         st.markdown("From PyTorch or Hugging Face, as a zip of safetensors:")
         st.code(_FROM_TORCH, language="python", wrap_lines=True)
-        st.markdown("As an ONNX graph with its attention in sight:")
+        st.markdown("As an ONNX graph with its attention in sight (needs `pip install onnx onnxscript`):")
         st.code(_FROM_ONNX, language="python", wrap_lines=True)
 
 

@@ -39,6 +39,7 @@ _TITLES = {
     "given": "Stored maps",
 }
 _OWN = ("free", "images")  # what a visitor typed or brought, told apart by its number
+YOURS = "Yours:"  # begins the name of a model that was brought in this visit
 REMOVED = "_bring_removed"  # session state: slugs that the visitor took off the shelf
 STAMP = 48  # pixels of one map in the overview
 
@@ -210,7 +211,7 @@ def _name(run: Run) -> str:
         str(card.get("architecture") or ""), str(card.get("family") or ""), int(card.get("parameters") or 0)
     )
     if run.private:
-        return f"Yours: {kind}"
+        return f"{YOURS} {kind}"
     return f"{plain(str(card['name']), 40)}: {kind}" if card.get("name") else kind
 
 

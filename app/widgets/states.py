@@ -24,6 +24,8 @@ _TITLES = {
     "store_unreadable": "The traces cannot be read",
     "store_locked": "The traces are in use elsewhere",
     "home_unwritable": "There is no place for traces",
+    "brought_gone": "This is gone",
+    "shelf_full": "The shelf is full",
 }
 
 _log = structlog.get_logger("app")
@@ -33,7 +35,8 @@ def error_state(error: CloudChamberError) -> None:
     """Say what is wrong and what mends it, in place of what cannot be shown."""
     _log.warning("state shown", kind=error.kind, message=error.message, where=error.where)
     with st.container(border=True, key=f"state_{error.kind}"):
-        st.header(_TITLES.get(error.kind, "This cannot be shown"), anchor=False)
+        brought = "This is not taken" if error.kind.startswith("brought_") else "This cannot be shown"
+        st.header(_TITLES.get(error.kind, brought), anchor=False)
         st.markdown(sentence(error.message))
         st.markdown(sentence(error.remedy))
 

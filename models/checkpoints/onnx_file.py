@@ -281,7 +281,7 @@ def walk(item: Item, bundle: Bundle, limits: Limits) -> Parts:
         raise Refused(
             "brought_too_large",
             f"An ONNX file holds at most 2 GB, this one has {item.size / 2**30:.1f} GB.",
-            "Save it with onnx.save(model, 'model.onnx', save_as_external_data=True, location='model.onnx.data').",
+            _DATA_REMEDY,
             where,
         )
     data = _mapped(item.path)
@@ -322,7 +322,7 @@ def _check(tensor: Stored, item: Item, bundle: Bundle) -> None:
     if tensor.data < least or (tensor.offset is not None and tensor.data != tensor.bytes):
         raise Refused(
             "brought_damaged",
-            f"The tensor of shape {shown(tuple(tensor.dims))} needs {shown(least)} bytes and has {tensor.data:,}.",
+            f"The shape {shown(tuple(tensor.dims))} needs {shown(least)} bytes, there are {tensor.data:,}.",
             _EXPORT,
             where,
         )
