@@ -244,7 +244,8 @@ class Tracer:
         raw = self.runner.run(tuple(f.tensor for f in self.found[start:stop]), fed)
         for at, given in zip(self.found[start:stop], raw, strict=True):
             maps = heads_of(given, batch)
-            if maps is None or len(maps) != self.heads:
+            wrong = sample.ndim == 1 and given.shape[-1] != len(sample)
+            if maps is None or wrong or len(maps) != self.heads:
                 raise Refused(
                     "brought_unsupported",
                     f"The softmax hands out an array of shape {given.shape}, which is no map of "

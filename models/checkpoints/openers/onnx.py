@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from models.checkpoints import tokenizer_files
 from models.checkpoints.bundle import Bundle, Item, Limits, Progress, no_progress
 from models.checkpoints.inspection import Inspection, Notice, Takes, Tensor
 from models.checkpoints.onnx_file import Stored, looks_like_onnx, walk
@@ -102,8 +102,8 @@ def _described(
         "Softmax nodes that are attention": str(len(graph.attention)),
         "Inputs": listed(f"{i.name} ({i.role or 'unknown'})" for i in graph.inputs),
     }
-    image = _image(graph)
-    notices = []
+    tokenizer, said_of_it = tokenizer_files.load(bundle, limits) if takes == "text" else (None, ())
+    notices = list(said_of_it)
     if kinds["cache"]:
         said = "The key-value cache is fed empty."
         notices.append(Notice("cache_empty", said, kinds["cache"]))
@@ -122,8 +122,9 @@ def _described(
         length=_fixed_length(graph),
         parameters=sum(t.elements for t in weights),
         bytes=sum(t.bytes for t in weights),
-        tokenizer=_tokenizer_words(bundle, limits) if takes == "text" else "",
-        image=image,
+        tokenizer=tokenizer_files.describe(tokenizer),
+        adds_special=tokenizer_files.adds_special(tokenizer),
+        image=_image(graph),
         files=tuple((i.name, i.size) for i in bundle.items),
         tensors=tuple(
             Tensor(shown(t.name), tuple(t.dims), t.dtype, t.bytes, (t.item or item).name) for t in weights
@@ -249,45 +250,6 @@ def _image(graph: Graph) -> tuple[int, ...]:
     return (given.shape[1] or 3, given.shape[2], given.shape[3])
 
 
-# --- tokenizer --------------------------------------------------------------------------------
-
-
-def _tokenizer_words(bundle: Bundle, limits: Limits) -> str:
-    """What tokenizer.json says it is, for the card."""
-    item = bundle.named("tokenizer.json")
-    if item is None or item.size > limits.tokenizer_bytes:
-        return ""
-    try:
-        model: Any = json.loads(item.path.read_bytes())["model"]
-        return f"{shown(model.get('type', 'tokenizer'))}, {len(model['vocab']):,} tokens"
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return ""
-
-
-def _tokenizer(bundle: Bundle, limits: Limits) -> Any | None:
-    item = bundle.named("tokenizer.json")
-    if item is None:
-        return None
-    if item.size > limits.tokenizer_bytes:
-        raise Refused(
-            "brought_too_large",
-            f"The tokenizer has {item.size:,} bytes; {limits.tokenizer_bytes:,} are allowed.",
-            "Leave it out: bytes or ids are read then.",
-            shown(item.name),
-        )
-    from tokenizers import Tokenizer
-
-    try:
-        return Tokenizer.from_buffer(item.path.read_bytes())
-    except Exception as error:
-        raise Refused(
-            "brought_damaged",
-            f"The tokenizer cannot be read: {shown(error)}.",
-            "Save it with tokenizer.save_pretrained(folder), or leave it out.",
-            shown(item.name),
-        ) from error
-
-
 # --- opening ----------------------------------------------------------------------------------
 
 
@@ -332,7 +294,7 @@ def _open_text(bundle: Bundle, limits: Limits, read: _Read, runner: Runner) -> A
             )
         return ids
 
-    return _model(read, runner, kept, heads, None, prepare, tokenizer=_tokenizer(bundle, limits))
+    return _model(read, runner, kept, heads, None, prepare, tokenizer=tokenizer_files.load(bundle, limits)[0])
 
 
 def _open_image(bundle: Bundle, limits: Limits, read: _Read, runner: Runner) -> AttentionModel:

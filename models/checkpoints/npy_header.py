@@ -1,0 +1,157 @@
+"""Headers of .npy files, by a parser that takes nothing but a plain array; data is mapped, not read."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from models.checkpoints.bundle import Item
+from models.checkpoints.refused import Refused, shown
+
+_MAGIC = b"\x93NUMPY"
+_HEADER = 10_000  # bytes; NumPy's own limit
+_AXES = 8
+_DESCR = re.compile(r"'descr'\s*:\s*('([^']{0,40})'|\[|\()")
+_ORDER = re.compile(r"'fortran_order'\s*:\s*(True|False)")
+_SHAPE = re.compile(r"'shape'\s*:\s*\(([0-9,\sL]{0,400})\)")
+_REAL = {"f2": "F16", "f4": "F32", "f8": "F64", "V2": "BF16"}
+_OTHER = {"i1": "I8", "i2": "I16", "i4": "I32", "i8": "I64", "u1": "U8", "b1": "BOOL"}
+_SAVE = "Save it with numpy.save('maps.npy', maps.astype(numpy.float32))."
+
+
+@dataclass(frozen=True)
+class Npy:
+    """One array: where it lies and how to read it."""
+
+    item: Item
+    name: str  # of the array: the file's, without its ending
+    descr: str
+    fortran: bool
+    shape: tuple[int, ...]
+    offset: int
+
+    @property
+    def kind(self) -> str:
+        """The type without its byte order: f4, V2, U7."""
+        return self.descr.lstrip("<>|=")
+
+    @property
+    def is_real(self) -> bool:
+        return self.kind in _REAL
+
+    @property
+    def is_bfloat16(self) -> bool:
+        """Two bytes that NumPy does not know are what bfloat16 (ml_dtypes, JAX) is saved as."""
+        return self.kind == "V2"
+
+    @property
+    def is_text(self) -> bool:
+        return self.kind.startswith("U") and len(self.shape) in (1, 2)
+
+    @property
+    def dtype_name(self) -> str:
+        return _REAL.get(self.kind) or _OTHER.get(self.kind) or shown(self.kind)
+
+    @property
+    def itemsize(self) -> int:
+        return int(np.dtype(self.descr).itemsize)
+
+    @property
+    def bytes(self) -> int:
+        count = self.itemsize
+        for size in self.shape:
+            count *= size
+        return count
+
+    def mapped(self) -> npt.NDArray[Any]:
+        """The array on disk, read-only."""
+        return np.memmap(
+            self.item.path,
+            np.dtype(self.descr),
+            "r",
+            self.offset,
+            self.shape,
+            order="F" if self.fortran else "C",
+        )
+
+    def numbers(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """A part of `mapped` as numbers: bfloat16 is widened to float32, the rest stays."""
+        if not self.is_bfloat16:
+            return array
+        order = ">" if self.descr.startswith(">") else "<"
+        halves = np.ascontiguousarray(array).view(f"{order}u2")
+        return (halves.astype(np.uint32) << 16).view(np.float32)
+
+
+def is_npy(path: Path) -> bool:
+    """By the first bytes."""
+    with path.open("rb") as file:
+        return file.read(len(_MAGIC)) == _MAGIC
+
+
+def read_header(item: Item) -> Npy:
+    """The header of a .npy file. Raises Refused: "brought_pickle" for arrays of objects,
+    "brought_truncated", "brought_damaged", "brought_unsupported"."""
+    where = shown(item.name)
+    with item.path.open("rb") as file:
+        start = file.read(12)
+        if len(start) < 10 or not start.startswith(_MAGIC):
+            raise Refused("brought_truncated", "The array ends within its header.", _SAVE, where)
+        wide = start[6] >= 2  # version 1 has two bytes of length, 2 and 3 have four
+        if start[6] not in (1, 2, 3):
+            raise Refused("brought_damaged", f"Version {start[6]} of .npy does not exist.", _SAVE, where)
+        offset = 12 if wide else 10
+        size = int.from_bytes(start[8:offset], "little")
+        if size > _HEADER:
+            raise Refused("brought_unsafe", f"The header has {size:,} bytes.", _SAVE, where)
+        file.seek(offset)
+        raw = file.read(size)
+    if len(raw) < size:
+        raise Refused("brought_truncated", "The array ends within its header.", _SAVE, where)
+    text = raw.decode("utf-8" if start[6] == 3 else "latin-1", "replace")
+    npy = _parsed(item, text, offset + size, where)
+    have = item.size - npy.offset
+    if have != npy.bytes:
+        raise Refused(
+            "brought_truncated" if have < npy.bytes else "brought_damaged",
+            f"The shape {npy.shape} needs {shown(npy.bytes)} bytes, there are {have:,}.",
+            "Copy it again, or save it again with numpy.save.",
+            where,
+        )
+    return npy
+
+
+def _parsed(item: Item, text: str, offset: int, where: str) -> Npy:
+    descr, order, shape = _DESCR.search(text), _ORDER.search(text), _SHAPE.search(text)
+    if descr is None or order is None or shape is None:
+        raise Refused("brought_damaged", "The header is not what NumPy writes.", _SAVE, where)
+    if descr.group(2) is None:
+        raise Refused("brought_unsupported", "The array has named fields, not numbers.", _SAVE, where)
+    kind = descr.group(2)
+    if "O" in kind:
+        raise Refused(
+            "brought_pickle",
+            "The array holds Python objects, which are stored as a pickle and are never opened.",
+            "Save numbers: numpy.stack(list_of_maps).astype(numpy.float32). Maps of different sizes go into one .npz.",
+            where,
+        )
+    plain = kind.lstrip("<>|=")
+    if not re.fullmatch(r"[fiubcVSU]\d{1,6}|[Mm]8(\[.*\])?", plain):
+        raise Refused("brought_unsupported", f"The type {shown(kind)!r} is not known.", _SAVE, where)
+    sizes = [s.strip().rstrip("L") for s in shape.group(1).split(",")]
+    numbers = [s for s in sizes if s]
+    if len(numbers) > _AXES or not all(s.isdigit() and len(s) < 19 for s in numbers):
+        raise Refused("brought_damaged", "The shape is none that an array has.", _SAVE, where)
+    try:
+        np.dtype(kind)
+    except TypeError as error:
+        raise Refused(
+            "brought_unsupported", f"The type {shown(kind)!r} is not known.", _SAVE, where
+        ) from error
+    name = re.sub(r"\.npy$", "", item.base)
+    return Npy(item, name, kind, order.group(1) == "True", tuple(map(int, numbers)), offset)
