@@ -203,7 +203,7 @@ def _wait(pool: JobPool, job: str) -> JobStatus:
         status = pool.status(job)
         if status.finished:
             break
-        if status.stage != told and status.stage:
+        if status.stage not in (told, "", "Waiting"):
             told = status.stage
             _tell(f"{told} …")
         time.sleep(_POLL)

@@ -8,7 +8,7 @@ from functools import partial
 import pandas as pd
 import streamlit as st
 
-from app.figures import attention_head, attention_sinks, attention_windows
+from app.figures import attention_head, attention_patches, attention_sinks, attention_windows
 from app.figures.assemble import CellFrame
 from app.figures.attention_metrics import Metric
 from app.figures.base import Figure
@@ -132,3 +132,7 @@ def _head(run: Run, layer: int, head: int, eps: float) -> None:
         return
     figure = attention_head.head_view(weights, tokens, importance, (layer, head), eps, palette, sight=sight)
     draw(figure, "head_map")
+    picture = attention_patches.patches_view(tokens, importance, (layer, head), palette)
+    if picture is not None:
+        st.markdown("**In the picture**: how much each patch is looked at")
+        draw(picture, "head_patches")

@@ -25,8 +25,8 @@ METHODS = (
             "A causal model that attends evenly has $\\alpha_0=H_T/T$, not $1/T$: 7.41 % at $T=64$. ε = 0.3 "
             "is four times that.",
             "With a causal window of $W$ keys only the first $W$ queries can see token 0, so $\\alpha_0\\le "
-            "W/T$: below $W=0.3\\,T$ the sink rate is 0 by construction. None of the models here has a "
-            "window.",
+            "W/T$. A layer whose ceiling is not above ε cannot show a sink, whatever it does: it is hatched "
+            "and counts in neither way.",
             "The last keys are seen by few queries: the importance of the very last one is a single weight. "
             "The top key is therefore chosen among keys that at least 8 queries see, and the end of the "
             "curve is drawn faint.",

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from models.checkpoints.bundle import Item
+from models.checkpoints import npz_members
+from models.checkpoints.bundle import Item, Limits
 from models.checkpoints.refused import Refused, shown
 
 _MAGIC = b"\x93NUMPY"
@@ -34,6 +37,7 @@ class Npy:
     fortran: bool
     shape: tuple[int, ...]
     offset: int
+    packed: str | None = None  # the member of an .npz that has to be unpacked first; `offset` is in it
 
     @property
     def kind(self) -> str:
@@ -69,15 +73,15 @@ class Npy:
         return count
 
     def mapped(self) -> npt.NDArray[Any]:
-        """The array on disk, read-only."""
-        return np.memmap(
-            self.item.path,
-            np.dtype(self.descr),
-            "r",
-            self.offset,
-            self.shape,
-            order="F" if self.fortran else "C",
-        )
+        """The array on disk, read-only. Raises Refused where a packed one is damaged."""
+        order = "F" if self.fortran else "C"
+        return np.memmap(self._source, np.dtype(self.descr), "r", self.offset, self.shape, order=order)
+
+    @cached_property
+    def _source(self) -> Any:
+        if self.packed is None:
+            return self.item.path
+        return npz_members.unpacked(self.item, self.packed, self.offset + self.bytes)
 
     def numbers(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """A part of `mapped` as numbers: bfloat16 is widened to float32, the rest stays."""
@@ -94,39 +98,51 @@ def is_npy(path: Path) -> bool:
         return file.read(len(_MAGIC)) == _MAGIC
 
 
-def read_header(item: Item) -> Npy:
-    """The header of a .npy file. Raises Refused: "brought_pickle" for arrays of objects,
-    "brought_truncated", "brought_damaged", "brought_unsupported"."""
-    where = shown(item.name)
-    with item.path.open("rb") as file:
-        start = file.read(12)
-        if len(start) < 10 or not start.startswith(_MAGIC):
-            raise Refused("brought_truncated", "The array ends within its header.", _SAVE, where)
-        wide = start[6] >= 2  # version 1 has two bytes of length, 2 and 3 have four
-        if start[6] not in (1, 2, 3):
-            raise Refused("brought_damaged", f"Version {start[6]} of .npy does not exist.", _SAVE, where)
-        offset = 12 if wide else 10
-        size = int.from_bytes(start[8:offset], "little")
-        if size > _HEADER:
-            raise Refused("brought_unsafe", f"The header has {size:,} bytes.", _SAVE, where)
-        file.seek(offset)
-        raw = file.read(size)
+def read_headers(item: Item, limits: Limits) -> list[Npy]:
+    """The headers of the arrays in a .npy or .npz file. Raises Refused: "brought_pickle" for arrays of
+    objects, "brought_truncated", "brought_damaged", "brought_unsafe", "brought_unsupported"."""
+    if not npz_members.is_npz(item.path):
+        with item.path.open("rb") as file:
+            return [_header(item, file, item.base, item.size)]
+    found = []
+    for info in npz_members.members(item, limits):
+        start: bytes = npz_members.with_member(item, info.filename, lambda s: s.read(_HEADER + 12))
+        npy = _header(item, io.BytesIO(start), info.filename, info.file_size)
+        place = npz_members.place_of(item, info)
+        packed = {"packed": info.filename} if place is None else {"offset": place + npy.offset}
+        found.append(replace(npy, **packed))  # type: ignore[arg-type]
+    return found
+
+
+def _header(item: Item, file: IO[bytes], name: str, total: int) -> Npy:
+    """The header at the start of `file`, an array of `total` bytes called `name`."""
+    where = shown(item.name if name == item.base else f"{item.name}: {name}")
+    start = file.read(12)
+    if len(start) < 12 or not start.startswith(_MAGIC):
+        raise Refused("brought_truncated", "The array ends within its header.", _SAVE, where)
+    if start[6] not in (1, 2, 3):
+        raise Refused("brought_damaged", f"Version {start[6]} of .npy does not exist.", _SAVE, where)
+    offset = 10 if start[6] == 1 else 12  # version 1 has two bytes of length, 2 and 3 have four
+    size = int.from_bytes(start[8:offset], "little")
+    if size > _HEADER:
+        raise Refused("brought_unsafe", f"The header has {size:,} bytes.", _SAVE, where)
+    raw = start[offset:] + file.read(max(0, size - (12 - offset)))
     if len(raw) < size:
         raise Refused("brought_truncated", "The array ends within its header.", _SAVE, where)
-    text = raw.decode("utf-8" if start[6] == 3 else "latin-1", "replace")
-    npy = _parsed(item, text, offset + size, where)
-    have = item.size - npy.offset
+    text = raw[:size].decode("utf-8" if start[6] == 3 else "latin-1", "replace")
+    npy = _parsed(item, text, offset + size, name, where)
+    have = total - npy.offset
     if have != npy.bytes:
         raise Refused(
             "brought_truncated" if have < npy.bytes else "brought_damaged",
-            f"The shape {npy.shape} needs {shown(npy.bytes)} bytes, there are {have:,}.",
+            f"The shape {shown(npy.shape)} needs {shown(npy.bytes)} bytes, there are {have:,}.",
             "Copy it again, or save it again with numpy.save.",
             where,
         )
     return npy
 
 
-def _parsed(item: Item, text: str, offset: int, where: str) -> Npy:
+def _parsed(item: Item, text: str, offset: int, name: str, where: str) -> Npy:
     descr, order, shape = _DESCR.search(text), _ORDER.search(text), _SHAPE.search(text)
     if descr is None or order is None or shape is None:
         raise Refused("brought_damaged", "The header is not what NumPy writes.", _SAVE, where)
@@ -137,7 +153,7 @@ def _parsed(item: Item, text: str, offset: int, where: str) -> Npy:
         raise Refused(
             "brought_pickle",
             "The array holds Python objects, which are stored as a pickle and are never opened.",
-            "Save numbers: numpy.stack(list_of_maps).astype(numpy.float32). Maps of different sizes go into one .npz.",
+            "Save numbers: numpy.save('maps.npy', numpy.stack(list_of_maps).astype(numpy.float32)).",
             where,
         )
     plain = kind.lstrip("<>|=")
@@ -153,5 +169,5 @@ def _parsed(item: Item, text: str, offset: int, where: str) -> Npy:
         raise Refused(
             "brought_unsupported", f"The type {shown(kind)!r} is not known.", _SAVE, where
         ) from error
-    name = re.sub(r"\.npy$", "", item.base)
-    return Npy(item, name, kind, order.group(1) == "True", tuple(map(int, numbers)), offset)
+    short = name.removesuffix(".npy")
+    return Npy(item, short, kind, order.group(1) == "True", tuple(map(int, numbers)), offset)

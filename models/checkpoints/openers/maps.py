@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from models.checkpoints.bundle import Bundle, Limits, Progress, no_progress
 from models.checkpoints.inspection import Inspection, Notice, Tensor
-from models.checkpoints.npy_header import Npy, is_npy, read_header
+from models.checkpoints.npy_header import Npy, is_npy, read_headers
+from models.checkpoints.npz_members import is_npz
 from models.checkpoints.refused import Refused, shown
 
 if TYPE_CHECKING:
@@ -52,8 +53,8 @@ class Maps:
 
 
 def recognises(bundle: Bundle) -> bool:
-    """All files are NumPy arrays (an .npz comes as its members)."""
-    return bool(bundle.items) and all(is_npy(item.path) for item in bundle.items)
+    """All files are NumPy arrays, or archives of them."""
+    return bool(bundle.items) and all(is_npy(i.path) or is_npz(i.path) for i in bundle.items)
 
 
 def inspect(bundle: Bundle, limits: Limits) -> Inspection:
@@ -99,7 +100,7 @@ def inspect(bundle: Bundle, limits: Limits) -> Inspection:
 def _headers(bundle: Bundle, limits: Limits) -> list[Npy]:
     if len(bundle.items) > limits.members:
         raise Refused("brought_too_large", f"There are {len(bundle.items):,} arrays.", _LAYOUT)
-    arrays = [read_header(item) for item in bundle.items]
+    arrays = [npy for item in bundle.items for npy in read_headers(item, limits)]
     total = sum(a.bytes for a in arrays)
     if total > limits.total_bytes:
         raise Refused("brought_too_large", f"The arrays have {total:,} bytes in all.", "Bring fewer samples.")
