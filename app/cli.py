@@ -13,7 +13,7 @@ from app.commands.claims import claims
 from app.commands.doctor import doctor
 from app.commands.export import export
 from app.commands.new_study import new_study
-from app.commands.outcome import WRONG_USE, report
+from app.commands.outcome import CANCELLED, WRONG_USE, report
 from app.commands.precompute import precompute
 from app.commands.runs import runs
 from app.commands.serve import serve
@@ -115,6 +115,8 @@ def run(arguments: list[str]) -> int:
     try:
         code = command.main(args=arguments, prog_name="cloudchamber", standalone_mode=False)
         sys.stdout.flush()
+        if code == CANCELLED:  # Ctrl-C, which typer turns into an exit code and no word
+            raise KeyboardInterrupt
         return int(code or 0)
     except USAGE_ERRORS as error:
         return _report_usage(error, as_json)

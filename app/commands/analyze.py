@@ -37,7 +37,7 @@ def analyze(
         typer.Option(
             metavar="FILE",
             help="What the model reads: a text file, pictures (a file or folder), or a bundled name: kjv, "
-            "prose, code, clothes, line.",
+            "prose, code, reactions, random, repeated; clothes, line.",
         ),
     ] = None,
     length: Annotated[int, typer.Option(help="Tokens in a chunk, special ones included.")] = 64,
@@ -288,13 +288,14 @@ def _attention(
 def _text(text: str | None) -> dict[str, Any]:
     from data.sources.texts import TEXTS
 
-    if text is None or text in TEXTS:
-        return {"text": text or next(iter(TEXTS))}
+    bundled = (*TEXTS, "reactions", "random", "repeated")
+    if text is None or text in bundled:
+        return {"text": text or bundled[0]}
     path = Path(text)
     if not path.is_file():
         raise CloudChamberError(
             "path_missing",
-            f"There is no text file of that name, and no bundled text either ({', '.join(TEXTS)}).",
+            f"There is no text file of that name, and no bundled text either ({', '.join(bundled)}).",
             "Check the path.",
             where=text,
         )

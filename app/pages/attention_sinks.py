@@ -17,6 +17,7 @@ from data.shelf import is_brought
 from precompute.studies.attention_sinks import SMOLLM2, STUDY
 
 EPS = 0.3  # of the reference, with 64 tokens
+PRIVATE = "What you brought stays in this visit: anywhere else the link opens without it."
 _GONE = "_model_gone"  # session state: the link's model was of another visit
 
 
@@ -110,7 +111,7 @@ def page() -> None:
     show_finished(runs)
     run, metric, eps = control_row(models)
     with link:
-        share_popover()
+        share_popover(PRIVATE if run.private else "")
     explorer(run, METRICS[metric], eps)
     attention_tabs.views(store, models, run, METRICS[metric], eps)
 

@@ -149,7 +149,7 @@ def begin(slug: str) -> None:
 
 def _examples() -> None:
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        st.caption("Or try")
+        st.caption("Or try", width="content")
         for example in EXAMPLES:
             path = _packaged(example)
             pressed = st.button(

@@ -96,7 +96,7 @@ def _table(entry: Entry, found: Inspection, values: list[Statistics] | None) -> 
     config = {
         name: st.column_config.NumberColumn(name, help=meaning, format=number.get(name, "localized"))
         if name in number or name in ("zeros", "NaN", "Inf")
-        else st.column_config.TextColumn(name, help=meaning, width="large" if name == "name" else None)
+        else st.column_config.TextColumn(name, help=meaning, width="medium" if name == "name" else None)
         for name, meaning in figures.COLUMNS.items()
     }
     st.dataframe(

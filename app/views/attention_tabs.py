@@ -134,10 +134,12 @@ def _pick(frame: pd.DataFrame, label: str, key: str, run: Run) -> str:
 def compare(runs: Runs, run: Run, metric: Metric, eps: float) -> None:
     """This run beside another one, on the same scale, with the same head of both."""
     models = {subject: found[0].model for subject, found in runs.items()}
+    alone = len(runs[run.subject]) == 1  # then another model is what it compares with
+    beside = next((s for s in runs if s != run.subject), run.subject) if alone else run.subject
     first, second = st.columns(2, gap="medium")
     with first:
         subject = controls.choice(
-            "Beside it, model", models, "with_model", default=run.subject, help="The second model."
+            "Beside it, model", models, "with_model", default=beside, help="The second model."
         )
     others = {other.id: other.title for other in runs[subject]}
     other_default = next((i for i in others if i != run.id), run.id)

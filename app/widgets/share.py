@@ -18,8 +18,9 @@ def share_url() -> str:
 
 
 @st.fragment
-def share_popover() -> None:
+def share_popover(note: str = "") -> None:
     """A button at the right that opens the link, with a copy button beside it. Place it after the controls.
+    `note` says what the link cannot carry.
 
     The link is made when it is opened: until then controls in other fragments may have moved, and
     those run without this one.
@@ -30,3 +31,5 @@ def share_popover() -> None:
         with popover:
             st.markdown("This link opens the page as you see it now.")
             st.code(share_url(), language=None, wrap_lines=True)
+            if note:
+                st.caption(note)

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -74,8 +74,10 @@ class Npy:
 
     def mapped(self) -> npt.NDArray[Any]:
         """The array on disk, read-only. Raises Refused where a packed one is damaged."""
-        order = "F" if self.fortran else "C"
-        return np.memmap(self._source, np.dtype(self.descr), "r", self.offset, self.shape, order=order)
+        kind: np.dtype[Any] = np.dtype(self.descr)
+        order: Literal["F", "C"] = "F" if self.fortran else "C"
+        array: npt.NDArray[Any] = np.memmap(self._source, kind, "r", self.offset, self.shape, order)
+        return array
 
     @cached_property
     def _source(self) -> Any:
@@ -110,7 +112,7 @@ def read_headers(item: Item, limits: Limits) -> list[Npy]:
         npy = _header(item, io.BytesIO(start), info.filename, info.file_size)
         place = npz_members.place_of(item, info)
         packed = {"packed": info.filename} if place is None else {"offset": place + npy.offset}
-        found.append(replace(npy, **packed))  # type: ignore[arg-type]
+        found.append(replace(npy, **packed))
     return found
 
 

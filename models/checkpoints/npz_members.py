@@ -141,7 +141,7 @@ def unpacked(item: Item, name: str, size: int) -> IO[bytes]:
     """A member in a temporary file without a name, which is gone when it is closed or the process ends."""
 
     def copy(stream: IO[bytes]) -> IO[bytes]:
-        file = tempfile.TemporaryFile()
+        file = tempfile.TemporaryFile()  # noqa: SIM115  (it is handed out)
         left = size
         while left and (chunk := stream.read(min(left, 2**20))):
             file.write(chunk)

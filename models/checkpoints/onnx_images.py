@@ -19,7 +19,7 @@ from models.checkpoints.onnx_graph import Input
 from models.checkpoints.refused import Refused, shown
 
 SIZES = ((224, 224), (48, 320), (32, 320), (256, 256), (384, 384))  # tried where a graph leaves it open
-_WIDEST = 16  # times the height: a line of text is cut there
+_WIDEST = 40  # times the height: a line of text is cut there
 _EXTRA = {0: (), 1: ("[CLS]",), 2: ("[CLS]", "[DIST]"), 5: ("[CLS]", "[REG1]", "[REG2]", "[REG3]", "[REG4]")}
 
 

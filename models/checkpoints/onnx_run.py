@@ -43,6 +43,7 @@ class Runner:
         self._outside = [t for t in tensors if t.item is not None and t.item.path != item.path]
         if self._outside:
             self._base = self._gathered(Path(self._folder.name))
+        self._brain = any(t.dtype == "BF16" for t in tensors)
         self._session: tuple[tuple[str, ...], Any] = ((), None)
 
     def _gathered(self, folder: Path) -> Path:
@@ -122,8 +123,8 @@ class Runner:
             raise
         except Exception as error:  # the runtime raises kinds of its own, and plain ones
             text = " ".join(str(error).split())
-            if "bfloat16" in text.lower():
-                reason = "it computes in bfloat16, which onnxruntime's CPU kernels do not"
+            if self._brain or "bfloat16" in text.lower():
+                reason = "its weights are bfloat16, which onnxruntime's CPU kernels mostly lack"
             elif "NOT_IMPLEMENTED" in text or "Could not find an implementation" in text:
                 reason = f"onnxruntime lacks an operator: {shown(text.rpartition(' : ')[2])}"
             else:

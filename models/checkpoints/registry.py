@@ -37,20 +37,6 @@ OPENERS: Mapping[str, Opener] = MappingProxyType(
                 "models.checkpoints.openers.huggingface",
             ),
             Opener(
-                "timm",
-                "timm vision transformer",
-                "config.json and model.safetensors of a ViT or DeiT",
-                "attention_sinks",
-                "models.checkpoints.openers.timm_vit",
-            ),
-            Opener(
-                "gguf",
-                "GGUF file",
-                "one .gguf of an architecture that transformers can de-quantise",
-                "attention_sinks",
-                "models.checkpoints.openers.gguf",
-            ),
-            Opener(
                 "onnx",
                 "ONNX graph",
                 "one .onnx whose attention is computed with Softmax nodes; text or images",
@@ -63,6 +49,20 @@ OPENERS: Mapping[str, Opener] = MappingProxyType(
                 ".npy or .npz of maps (layers, heads, T, T) or (samples, layers, heads, T, T)",
                 "attention_sinks",
                 "models.checkpoints.openers.maps",
+            ),
+            Opener(
+                "timm",
+                "timm vision transformer",
+                "config.json and model.safetensors of a ViT or DeiT",
+                "attention_sinks",
+                "models.checkpoints.openers.timm_vit",
+            ),
+            Opener(
+                "gguf",
+                "GGUF file",
+                "one .gguf of an architecture that transformers can de-quantise",
+                "attention_sinks",
+                "models.checkpoints.openers.gguf",
             ),
         )
     }

@@ -34,28 +34,26 @@ tokenizer.save(folder + "/tokenizer.json")
 """
 
 
-def llama_zip(
-    folder: Path,
-    name: str = "tiny.zip",
-    *,
-    layers: int = LAYERS,
-    seed: int = 0,
-    family: str = "Llama",
-    **settings: object,
-) -> Path:
-    """A random model of the Llama family as `save_pretrained` writes it, zipped.
+def llama_files(
+    folder: Path, *, layers: int = LAYERS, seed: int = 0, family: str = "Llama", **settings: object
+) -> list[Path]:
+    """A random model of the Llama family as `save_pretrained` writes it, with its tokenizer.
 
     Made in a process of its own, so that tests of pages do not import torch.
     """
-    source = folder / f"{name}-files"
-    source.mkdir()
+    folder.mkdir(parents=True, exist_ok=True)
     code = _LLAMA.format(
         config=f"{family}Config", model=f"{family}ForCausalLM", layers=layers, seed=seed, settings=settings
     )
-    subprocess.run([sys.executable, "-c", code, str(source)], check=True, capture_output=True)
+    subprocess.run([sys.executable, "-c", code, str(folder)], check=True, capture_output=True)
+    return sorted(folder.iterdir())
+
+
+def llama_zip(folder: Path, name: str = "tiny.zip", **settings: object) -> Path:
+    """The same as one zip."""
     path = folder / name
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for file in sorted(source.iterdir()):
+        for file in llama_files(folder / f"{name}-files", **settings):  # type: ignore[arg-type]
             archive.write(file, f"tiny/{file.name}")
     return path
 

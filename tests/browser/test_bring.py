@@ -78,13 +78,14 @@ def test_a_model_is_inspected_traced_compared_and_taken_along(
     choose(page, "Beside it, model", "all-MiniLM-L6-v2")
     expect(page.get_by_text("of heads sink at ε").first).to_be_visible(timeout=15_000)
 
-    # A link within the visit: away to another page and back by the address of this one.
-    address = page.url
-    assert "Yours" in address
+    # The model stays for the visit: away to another page and back, it can be chosen again.
+    assert "Yours" in page.url
     page.get_by_role("link", name="Ledger").click()
+    expect(page).to_have_url(re.compile("ledger"))
     settle(page)
-    page.go_back()
+    page.get_by_role("link", name="Attention sinks").click()
     settle(page)
+    choose(page, "Model", "Yours")
     expect(page.get_by_text(f"of {NAME}").first).to_be_visible(timeout=15_000)
 
     page.get_by_role("tab", name="Numbers").click()
@@ -106,9 +107,11 @@ def test_a_model_is_inspected_traced_compared_and_taken_along(
     assert options(page, "Model", "Yours") == 0
 
 
-def test_statistics_are_computed_on_demand(open_page: OpenPage, live: Server, llama: Path) -> None:
+def test_several_files_are_one_model_and_its_statistics_come_on_demand(
+    open_page: OpenPage, live: Server, tmp_path: Path
+) -> None:
     page = open_page(TAB, server=live)
-    upload(page, llama)
+    upload(page, *bring_files.llama_files(tmp_path / "files"))
     page.get_by_text(re.compile(r"^Tensors \(")).click(timeout=60_000)
     page.get_by_role("button", name="Compute statistics").click()
     expect(page.get_by_text("Every entry is a finite number.")).to_be_visible(timeout=60_000)

@@ -190,7 +190,7 @@ def test_stopped_by_a_signal(llama: Path, home: Path, tmp_path: Path, number: si
     )  # fmt: skip
     assert process.stderr is not None
     seen = ""
-    while "tracing" not in seen and process.poll() is None:
+    while "decided by the content" not in seen and process.poll() is None:
         seen += process.stderr.readline()
     process.send_signal(number)
     out, _ = process.communicate(timeout=30)

@@ -165,7 +165,7 @@ def _names(texts: Sequence[Npy], samples: int, length: int) -> tuple[str, ...]:
     if not texts:
         return ()
     named = next((t for t in texts if t.name in ("tokens", "pieces", "words")), texts[0])
-    if named.shape not in ((length,), (samples, length)) or named.itemsize > _TEXT:
+    if named.shape not in ((length,), (samples, length)) or not 0 < named.itemsize <= _TEXT:
         raise Refused(
             "brought_mismatch",
             f"The names of the positions have the shape {named.shape}, the maps {length:,} positions.",

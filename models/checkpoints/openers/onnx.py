@@ -12,6 +12,7 @@ from models.checkpoints.bundle import Bundle, Item, Limits, Progress, no_progres
 from models.checkpoints.inspection import Inspection, Notice, Takes, Tensor
 from models.checkpoints.onnx_file import Stored, looks_like_onnx, walk
 from models.checkpoints.onnx_graph import Graph, Input, listed
+from models.checkpoints.onnx_heads import heads_of
 from models.checkpoints.refused import Refused, shown
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def _described(
         family="ONNX",
         takes=takes,
         layers=len(graph.attention) or None,
-        heads=_heads(graph),
+        heads=heads_of(graph),
         width=width,
         vocabulary=vocabulary,
         max_positions=positions,
@@ -219,23 +220,6 @@ def _embedding(graph: Graph) -> tuple[int | None, int | None, int | None]:
     by_place = graph.tables.get(places)
     fits = by_place is not None and by_place[1] == table[1] and by_place[0] > 4
     return table[1], table[0], by_place[0] if fits and by_place else None
-
-
-def _heads(graph: Graph) -> int | None:
-    """The number of heads, where the shapes of the graph say it."""
-    import onnx
-
-    try:
-        inferred = onnx.shape_inference.infer_shapes(graph.model, data_prop=True)
-    except Exception:  # noqa: BLE001  (a guess for the card; the run finds it out)
-        return None
-    names = {f.tensor for f in graph.attention}
-    counts = [
-        value.type.tensor_type.shape.dim[-3].dim_value
-        for value in inferred.graph.value_info
-        if value.name in names and len(value.type.tensor_type.shape.dim) == 4
-    ]
-    return int(counts[0]) if counts and counts[0] > 0 and len(set(counts)) == 1 else None
 
 
 def _fixed_length(graph: Graph) -> int | None:
