@@ -208,14 +208,15 @@ def _chosen() -> Entry | None:
             key=CHOSEN,
             help="What you brought in this visit. Nobody else sees it; it is gone when you leave.",
         )
-        st.button(
+        gone = st.button(
             "Remove",
             key="bring_remove",
             icon=":material/delete:",
-            on_click=remove,
-            args=(slug,),
             help="Deletes these files now and takes the model out of the figures.",
         )
+    if gone:
+        remove(slug)
+        st.rerun()  # the whole page: the model leaves its controls too
     return shelf.get(slug)
 
 
@@ -243,7 +244,6 @@ def remove(slug: str) -> None:
     jobs.pool().shelf(jobs.visit()).remove(slug)
     st.session_state[BROUGHT] = [other for other in st.session_state.get(BROUGHT, ()) if other != slug]
     st.session_state.setdefault(REMOVED, set()).add(slug)
-    st.session_state.pop(CHOSEN, None)
 
 
 def said(text: str) -> str:

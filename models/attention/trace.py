@@ -83,7 +83,7 @@ class _Job:
     """One forward pass under trace."""
 
     layers: int
-    valid: Tensor
+    valid: Tensor  # (N, T); of pictures (N, 0) until the first block shows how many patches they became
     first: Tensor
     on_attention: OnAttention
     on_states: OnStates
@@ -101,9 +101,10 @@ _JOB: ContextVar[_Job | None] = ContextVar("attention_trace", default=None)
 
 def trace(
     model: PreTrainedModel,
-    input_ids: Tensor,
+    input_ids: Tensor | None,
     attention_mask: Tensor | None = None,
     *,
+    pixel_values: Tensor | None = None,
     on_attention: OnAttention = lambda _: None,
     on_states: OnStates = lambda _: None,
     on_map: OnMap | None = None,
@@ -112,6 +113,8 @@ def trace(
 ) -> None:
     """Run `input_ids (N, T)` through `model` once and hand out each layer's numbers as they come.
 
+    A vision model reads `pixel_values (N, C, H, W)` instead, and its tokens are its patches.
+
     The order is states of layer -1, then for every layer its maps (if asked for, one head at a
     time, of `map_samples`), its attention and the states after it. `attention_mask (N, T)` marks real tokens
     as for the model itself. `progress` is called after every layer; an exception it raises ends the
@@ -119,31 +122,59 @@ def trace(
     mode; ValueError otherwise, or when the ids are not a non-empty matrix, or the model does not
     support the attention interface.
     """
-    if input_ids.ndim != 2 or 0 in input_ids.shape:
-        got = tuple(input_ids.shape)
-        raise ValueError(f"input_ids must be a non-empty (samples, tokens) matrix, got {got}")
+    inputs = _inputs(input_ids, pixel_values)
     if model.training:
         raise ValueError("the model must be in eval mode: dropout would change the attention")
     base: Any = model.base_model
     device = base.device
-    ids = input_ids.to(device)
-    valid = torch.ones_like(ids) if attention_mask is None else attention_mask.to(device)
-    valid = valid.bool()
+    inputs = {name: tensor.to(device) for name, tensor in inputs.items()}
+    if input_ids is None:
+        valid = torch.ones(len(inputs["pixel_values"]), 0, dtype=torch.bool, device=device)
+    elif attention_mask is None:
+        valid = torch.ones(input_ids.shape, dtype=torch.bool, device=device)
+    else:
+        valid = attention_mask.to(device).bool()
     job = _Job(
         layers=int(model.config.num_hidden_layers),
         valid=valid,
-        first=valid.int().argmax(-1),
+        first=valid.int().argmax(-1) if input_ids is not None else valid.sum(-1),
         on_attention=on_attention,
         on_states=on_states,
         on_map=on_map,
         map_samples=map_samples,
         progress=progress,
     )
-    arguments: dict[str, Any] = {"attention_mask": attention_mask if attention_mask is None else valid.long()}
+    arguments: dict[str, Any] = {}
+    if attention_mask is not None:
+        arguments["attention_mask"] = valid.long()
     if "use_cache" in inspect.signature(base.forward).parameters:
         arguments["use_cache"] = False
     with torch.inference_mode(), _tracing(model, base, job):
-        base(input_ids=ids, **arguments)
+        base(**inputs, **arguments)
+
+
+def _inputs(input_ids: Tensor | None, pixel_values: Tensor | None) -> dict[str, Tensor]:
+    if (input_ids is None) == (pixel_values is None):
+        raise ValueError("a model reads either input_ids or pixel_values")
+    if pixel_values is not None:
+        if pixel_values.ndim != 4 or 0 in pixel_values.shape:
+            got = tuple(pixel_values.shape)
+            raise ValueError(
+                f"pixel_values must be a non-empty (samples, channels, height, width), got {got}"
+            )
+        return {"pixel_values": pixel_values}
+    assert input_ids is not None
+    if input_ids.ndim != 2 or 0 in input_ids.shape:
+        got = tuple(input_ids.shape)
+        raise ValueError(f"input_ids must be a non-empty (samples, tokens) matrix, got {got}")
+    return {"input_ids": input_ids}
+
+
+def _all_valid(job: _Job, samples: int, length: int) -> None:
+    """Pictures have no padding: every patch counts."""
+    if job.valid.shape[1] == 0:
+        job.valid = torch.ones(samples, length, dtype=torch.bool, device=job.valid.device)
+        job.first = job.valid.int().argmax(-1)
 
 
 @contextmanager
@@ -183,6 +214,7 @@ def _enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     job = _JOB.get()
     if job is not None and job.block == -1:
         hidden = args[0] if args else kwargs["hidden_states"]
+        _all_valid(job, hidden.shape[0], hidden.shape[1])
         job.on_states(_states(job, -1, hidden))
         job.block = 0
 
@@ -214,6 +246,7 @@ def _attention(
     for unsupported in ("s_aux", "position_bias"):
         if rest.get(unsupported) is not None:
             raise ValueError(f"attention with {unsupported} is not supported by the tracer")
+    _all_valid(job, query.shape[0], query.shape[2])
     causal = rest.get("is_causal")
     causal = bool(getattr(module, "is_causal", False) if causal is None else causal)
     inputs = Inputs(

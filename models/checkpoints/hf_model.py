@@ -367,8 +367,8 @@ def open_hf(
     if config.takes == "image":
         from models.checkpoints.hf_images import image_input, image_trace
 
-        images = image_input(dict(config.settings), bundle, model)
-        look, more = image_trace(model, images, layers)
+        images, more = image_input(config.settings, bundle, model)
+        look = image_trace(model, images, layers)
     else:
         tokenizer, about = tokenizer_files.load(bundle, limits)
         look, more = text_trace(model, layers)

@@ -93,6 +93,25 @@ class Npy:
         halves = np.ascontiguousarray(array).view(f"{order}u2")
         return (halves.astype(np.uint32) << 16).view(np.float32)
 
+    def texts(self) -> list[str]:
+        """The entries of a text array of one axis, or of the first row of two.
+
+        Raises Refused for numbers that are no characters; a lone surrogate becomes U+FFFD.
+        """
+        array = self.mapped()
+        row = np.ascontiguousarray(array if array.ndim == 1 else array[0])
+        order = ">" if self.descr.startswith(">") else "<"
+        codes = row.view(f"{order}u4").reshape(len(row), -1)
+        if codes.size and int(codes.max()) > 0x10FFFF:
+            raise Refused(
+                "brought_damaged",
+                "The names of the positions are no text.",
+                "Leave them out.",
+                shown(self.name),
+            )
+        names = ("".join(map(chr, each)).rstrip("\0") for each in codes.tolist())
+        return [re.sub("[\ud800-\udfff]", "\ufffd", name) for name in names]
+
 
 def is_npy(path: Path) -> bool:
     """By the first bytes."""

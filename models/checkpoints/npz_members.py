@@ -17,7 +17,15 @@ _LOCAL, _END, _END64, _LOCATOR = b"PK\x03\x04", b"PK\x05\x06", b"PK\x06\x06", b"
 _LISTING = 2**22  # bytes of a zip's list of members
 _FREE = 2**20  # bytes a member may grow to at any ratio
 _SAVE = "Save it again with numpy.savez('maps.npz', maps=maps)."
-_BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, struct.error, NotImplementedError, RuntimeError)
+_BROKEN = (
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    struct.error,
+    NotImplementedError,
+    RuntimeError,
+    ValueError,
+)
 
 
 def is_npz(path: Path) -> bool:
@@ -43,7 +51,7 @@ def members(item: Item, limits: Limits) -> list[zipfile.ZipInfo]:
     try:
         with zipfile.ZipFile(item.path) as archive:
             found = archive.infolist()
-    except (*_BROKEN, ValueError, OSError) as error:
+    except (*_BROKEN, OSError) as error:
         raise Refused("brought_damaged", "The archive cannot be read.", _SAVE, where) from error
     total = sum(info.file_size for info in found)
     if total > limits.total_bytes:
@@ -56,6 +64,8 @@ def members(item: Item, limits: Limits) -> list[zipfile.ZipInfo]:
     names: set[str] = set()
     for info in found:
         _check(info, f"{where}: {shown(info.filename)}", limits)
+        if not 0 <= info.header_offset < item.size:
+            raise Refused("brought_damaged", "A member lies outside of the archive.", _SAVE, where)
         if info.filename in names:
             raise Refused("brought_damaged", "Two members have the same name.", _SAVE, where)
         names.add(info.filename)

@@ -68,6 +68,7 @@ class Graph:
 
     def __post_init__(self) -> None:
         graph = self.model.graph
+        _check_names(self.model)
         self.constants = {t.name for t in graph.initializer} | {
             t.values.name for t in graph.sparse_initializer
         }
@@ -235,6 +236,19 @@ class Graph:
                 return name
             name = maker.input[0]
         return name
+
+
+def _check_names(model: onnx.ModelProto) -> None:
+    """Protobuf hands out text that is no UTF-8 as bytes, which nothing here and no runtime takes."""
+    graph = model.graph
+    names = [graph.name, model.producer_name, model.producer_version]
+    names += [o.domain for o in model.opset_import]
+    names += [v.name for values in (graph.input, graph.output, graph.initializer) for v in values]
+    for node in graph.node:
+        names += [node.name, node.op_type, node.domain, *node.input, *node.output]
+    for name in names:
+        if not isinstance(name, str):
+            raise _damaged(f"A name in the graph is no text: {shown(name)}.")
 
 
 def _softmaxes(node: onnx.NodeProto, depth: int) -> int:

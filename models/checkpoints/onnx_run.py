@@ -90,7 +90,9 @@ class Runner:
         # Constants are folded and nodes that do nothing dropped; nothing is fused across an output.
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
         with self._kindly("opened"), self._exposed(tail.SerializeToString()) as model:
-            session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+            session = onnxruntime.InferenceSession(
+                model, options, providers=["CPUExecutionProvider"], enable_fallback=False
+            )
         self._session = (names, session)
         return session
 

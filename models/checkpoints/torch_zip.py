@@ -140,9 +140,9 @@ def _weights(found: Any, item: Item) -> tuple[list[str], dict[str, Any]]:
     here = found
     while isinstance(here, dict) and len(path) <= _DEEP:
         inner = next((key for key in CONTAINERS if isinstance(here.get(key), dict)), None)
-        if any(isinstance(value, Stored) for value in here.values()) and _named(here):
-            return path, here
-        if inner is None:
+        if inner is None:  # a step counter beside the weights may be a tensor too, so only at the end
+            if any(isinstance(value, Stored) for value in here.values()) and _named(here):
+                return path, here
             break
         path.append(inner)
         here = here[inner]
@@ -176,7 +176,11 @@ def _notices(found: Any, path: list[str], state: dict[str, Any], tensors: dict[s
         beside = [shown(key) for key in found if key != path[0]]
         passed = f"; passed over: {', '.join(beside[:_SAY])}" if beside else ""
         notices.append(
-            Notice("container_opened", f"The weights are those under {'.'.join(path)}{passed}.", len(beside))
+            Notice(
+                "container_opened",
+                f"The weights are those under {'.'.join(path)}{passed}.",
+                max(len(beside), 1),
+            )
         )
     if rest := len(state) - len(tensors):
         notices.append(Notice("entries_skipped", f"{rest:,} entries among the weights are no tensors.", rest))

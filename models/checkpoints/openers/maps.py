@@ -172,13 +172,7 @@ def _names(texts: Sequence[Npy], samples: int, length: int) -> tuple[str, ...]:
             "Bring one name a position, or leave the names out.",
             shown(named.name),
         )
-    array = named.mapped()
-    try:
-        return tuple(str(name) for name in (array if array.ndim == 1 else array[0]))
-    except ValueError as error:  # numbers that are no characters
-        raise Refused(
-            "brought_damaged", "The names of the positions are no text.", "Leave them out.", shown(named.name)
-        ) from error
+    return tuple(named.texts())
 
 
 def open_model(
