@@ -243,8 +243,8 @@ WINDOWS = TableSpec(
             "importance_ceiling",
             _F32,
             "share",
-            "The most the importance of position 0 can be: queries that see it over queries that would "
-            "without a window",
+            "The most the importance of position 0 can be: in a causal layer, queries that see it over "
+            "queries that would without a window",
         ),
     ),
     key=("layer",),

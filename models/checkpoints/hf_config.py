@@ -205,7 +205,8 @@ def _check_kind(raw: Mapping[str, Any], model_type: str) -> None:
 
 
 def _is_vision(raw: Mapping[str, Any]) -> bool:
-    return "patch_size" in raw and "vocab_size" not in raw
+    # Not by vocab_size: BEiT has one, of the visual words it was trained to guess.
+    return "patch_size" in raw and "image_size" in raw and not any(name in raw for name in POSITIONS)
 
 
 def _image(raw: Mapping[str, Any]) -> tuple[int, ...]:
@@ -219,7 +220,7 @@ def _image(raw: Mapping[str, Any]) -> tuple[int, ...]:
 def window_sentence(raw: Mapping[str, Any]) -> str:
     """Which layers see a window only, in words; empty when the configuration knows of none."""
     size = raw.get("sliding_window") or raw.get("local_attention") or raw.get("window_size")
-    kinds = raw.get("layer_types")
+    kinds = raw.get("layer_types") or raw.get("attention_layers")
     if isinstance(kinds, list) and kinds:
         local = sum(
             "sliding" in str(kind) or "local" in str(kind) or "chunked" in str(kind) for kind in kinds

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -64,12 +64,15 @@ def image_input(
     config: Any = model.config
     height, width = _pair(config.image_size)
     mean, std, notices = normalisation(bundle)
-    leading = ["[CLS]"]
-    if config.model_type == "deit":
-        leading.append("[DIST]")
-    leading += [f"[REG {n}]" for n in range(int(getattr(config, "num_register_tokens", 0) or 0))]
     shape = (int(getattr(config, "num_channels", 3)), height, width)
-    return Patches(shape, _pair(config.patch_size), mean, std, tuple(leading)), notices
+    return Patches(shape, _pair(config.patch_size), mean, std), notices
+
+
+def leading_names(count: int, model_type: str) -> tuple[str, ...]:
+    """What the `count` tokens before the patches are: none (SigLIP), a class token, then registers."""
+    second = "[DIST]" if model_type == "deit" else "[REG 0]"
+    others = (f"[REG {n}]" for n in range(1, max(count - 1, 1)))
+    return ("[CLS]", second, *others)[:count]
 
 
 def normalisation(bundle: Bundle) -> tuple[tuple[float, ...], tuple[float, ...], tuple[Notice, ...]]:
@@ -82,7 +85,10 @@ def normalisation(bundle: Bundle) -> tuple[tuple[float, ...], tuple[float, ...],
         mean, std = _three(found.get("image_mean")), _three(found.get("image_std"))
         if mean is not None and std is not None and min(std) > 0:
             return mean, std, ()
-    said = "No preprocessor_config.json says how pictures are normalised: mean and standard deviation 0.5 were taken."
+    said = (
+        "No preprocessor_config.json says how pictures are normalised: mean and standard deviation of 0.5 "
+        "were taken."
+    )
     return _HALF, _HALF, (Notice("normalisation_guessed", said, 1),)
 
 
@@ -100,8 +106,13 @@ def _pair(size: Any) -> tuple[int, int]:
     return int(size), int(size)
 
 
-def image_trace(model: PreTrainedModel, images: Patches, layers: int) -> Trace:
-    """How to look at a vision model. Raises Refused when the tracer does not see all its layers."""
+def image_trace(
+    model: PreTrainedModel, images: Patches, layers: int, notices: tuple[Notice, ...]
+) -> tuple[Patches, Trace, tuple[Notice, ...]]:
+    """How to look at a vision model, found out with an empty picture; how many tokens stand before the
+    patches shows then, too. Raises Refused when not all layers are seen, or fewer tokens than patches."""
+    from models.checkpoints.hf_model import maps_of, own_maps
+
     seen: list[int] = []
     probe = torch.zeros(1, *images.shape)
     try:
@@ -113,15 +124,23 @@ def image_trace(model: PreTrainedModel, images: Patches, layers: int) -> Trace:
         )
     except (ValueError, TypeError):
         seen = []
-    expected = len(images.pieces(probe))
-    if seen != [expected] * layers:
+    if len(seen) == layers:
+        look: Trace = partial(_look, model)
+    else:
+        look, more = own_maps(model, "pixel_values", probe, layers)
+        notices = (*notices, *more)
+        seen = [m.shape[-1] for m in maps_of(model, "pixel_values", probe)]
+    patches = len(images.pieces(probe)) - len(images.leading)
+    before = seen[0] - patches
+    if len(set(seen)) != 1 or before < 0:
         raise Refused(
             "brought_unsupported",
-            f"{type(model).__name__} does not show {layers} layers of attention over {expected} patches.",
-            "Export the model to ONNX, or bring its maps as .npy.",
+            f"{type(model).__name__} does not keep the {patches} patches of a picture from layer to layer.",
+            "Only models whose tokens are the patches can be looked at; bring its maps as .npy.",
             where=shown(type(model).__name__),
         )
-    return partial(_look, model)
+    leading = leading_names(before, str(model.config.model_type))
+    return replace(images, leading=leading), look, notices
 
 
 def _look(

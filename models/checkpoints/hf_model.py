@@ -67,7 +67,7 @@ def build(
     model, info = _load(settings, located, state, mapping)
     notices += _check_loading(model, info)
     _check_finite(model)
-    return model.to(device).eval(), tuple(notices)  # type: ignore[arg-type]
+    return model.to(device).eval(), tuple(notices)
 
 
 def _settings(config: HFConfig) -> Any:
@@ -166,7 +166,8 @@ def _load(
     }
     try:
         if state is not None or prefixes:
-            return _from_state(options, _read(located) if state is None else state, prefixes)
+            model, info = _from_state(options, _read(located) if state is None else state, prefixes)
+            return model, info
         with tempfile.TemporaryDirectory() as folder:
             _lay_out(Path(folder), located)
             model, info = AutoModel.from_pretrained(
@@ -292,11 +293,34 @@ def text_trace(model: PreTrainedModel, layers: int) -> tuple[Trace, tuple[Notice
     probe = torch.zeros(1, 2, dtype=torch.int64)
     try:
         trace(model, probe, on_attention=lambda layer: seen.append(layer.layer))
-    except ValueError:
+    except ValueError as error:
+        if "s_aux" in str(error):
+            raise Refused(
+                "brought_unsupported",
+                f"{type(model).__name__} has learned sinks, which take attention and are no token.",
+                "Its sinks are not comparable to those of tokens, and are not measured here.",
+                where=type(model).__name__,
+            ) from error
         seen = []
     if seen == list(range(layers)):
         return partial(trace, model), ()
-    maps = _maps_of(model, probe)
+    return own_maps(model, "input_ids", probe, layers)
+
+
+def own_maps(
+    model: PreTrainedModel, name: str, probe: torch.Tensor, layers: int
+) -> tuple[Trace, tuple[Notice, ...]]:
+    """The maps that a model returns itself, for families that ignore transformers' attention interface.
+
+    `name` is the argument that `probe` is passed as. Raises Refused when they are not all there, or are
+    no attention: some families return scores from before the softmax.
+    """
+    maps = maps_of(model, name, probe)
+    try:
+        for number, one in enumerate(maps):
+            reduce_map(number, one.float().cpu().numpy())
+    except ValueError:
+        maps = ()
     if len(maps) != layers:
         raise Refused(
             "brought_unsupported",
@@ -308,21 +332,23 @@ def text_trace(model: PreTrainedModel, layers: int) -> tuple[Trace, tuple[Notice
         f"{type(model).__name__} computes attention in its own way: its maps are taken whole, hidden states "
         "and norms are not looked at."
     )
-    return partial(_trace_maps, model), (Notice("own_attention", said, 1),)
+    return partial(_trace_maps, model, name), (Notice("own_attention", said, 1),)
 
 
-def _maps_of(model: Any, ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def maps_of(model: Any, name: str, inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The square maps `(N, H, T, T)` that the model returns; empty when it returns none."""
     try:
         with torch.inference_mode():
-            found = model(input_ids=ids.to(model.device), output_attentions=True).attentions
+            found = model(**{name: inputs.to(model.device)}, output_attentions=True).attentions
     except (TypeError, ValueError, RuntimeError, AttributeError):
         return ()
     maps = tuple(m for m in found or () if isinstance(m, torch.Tensor) and m.ndim == 4)
-    return maps if all(m.shape[-1] == m.shape[-2] == ids.shape[1] for m in maps) else ()
+    return maps if all(m.shape[-1] == m.shape[-2] for m in maps) else ()
 
 
 def _trace_maps(
     model: Any,
+    name: str,
     inputs: torch.Tensor | None,
     *,
     on_attention: OnAttention,
@@ -333,7 +359,7 @@ def _trace_maps(
 ) -> None:
     """A forward pass that keeps its maps, one sample at a time."""
     assert inputs is not None
-    stacked = [_maps_of(model, row[None]) for row in inputs]
+    stacked = [maps_of(model, name, row[None]) for row in inputs]
     layers = len(stacked[0])
     for layer in range(layers):
         maps = torch.cat([sample[layer] for sample in stacked]).float().cpu().numpy()
@@ -361,14 +387,14 @@ def open_hf(
 
     model: Any
     model, notices = build(config, located, state, limits, device)
-    layers = _count_layers(model)
-    heads = int(model.config.num_attention_heads)
-    tokenizer, images = None, None
+    layers, heads = _count(model)
+    tokenizer: Any | None = None
+    images: Any | None = None
     if config.takes == "image":
         from models.checkpoints.hf_images import image_input, image_trace
 
-        images, more = image_input(config.settings, bundle, model)
-        look = image_trace(model, images, layers)
+        patches, more = image_input(config.settings, bundle, model)
+        images, look, more = image_trace(model, patches, layers, more)
     else:
         tokenizer, about = tokenizer_files.load(bundle, limits)
         look, more = text_trace(model, layers)
@@ -396,5 +422,16 @@ def open_hf(
     )
 
 
-def _count_layers(model: Any) -> int:
-    return int(model.config.num_hidden_layers)
+def _count(model: Any) -> tuple[int, int]:
+    """Layers and heads. Raises Refused for a model that has neither: a state-space model, a convnet."""
+    layers, heads = (
+        getattr(model.config, name, None) for name in ("num_hidden_layers", "num_attention_heads")
+    )
+    if not isinstance(layers, int) or not isinstance(heads, int):
+        raise Refused(
+            "brought_unsupported",
+            f"{type(model).__name__} has no attention heads.",
+            "Only models that compute attention can be looked at here.",
+            where=type(model).__name__,
+        )
+    return layers, heads

@@ -69,7 +69,10 @@ def _numbers(graph: Graph, tensors: dict[str, onnx.TensorProto], name: str, dept
         tensor = tensors[name]
         if tensor.data_type not in (6, 7) or sum(tensor.dims) > 8 or any(d < 0 for d in tensor.dims):
             return []
-        return [int(v) for v in numpy_helper.to_array(tensor).reshape(-1)]
+        try:
+            return [int(v) for v in numpy_helper.to_array(tensor).reshape(-1)]
+        except (ValueError, TypeError):  # the numbers stand in a field of another type
+            return []
     maker = graph.makers.get(name)
     if maker is None:
         return []

@@ -25,6 +25,7 @@ from models.checkpoints.onnx_graph import Found, Input, listed
 from models.checkpoints.refused import Refused, shown
 
 _MAP_BYTES = 2**30  # of attention that one pass may hand out; more layers, more passes
+_CHUNK = 2**22  # entries looked at together
 _IN_MEMORY = 2**26  # bytes of a file that is handed over as bytes
 _TYPES = {1: np.float32, 6: np.int32, 7: np.int64, 9: np.bool_, 10: np.float16}
 _REMEDY = (
@@ -37,7 +38,7 @@ class Runner:
     """The graph of one file, on the CPU. `names` are the tensors that it hands out."""
 
     def __init__(self, item: Item, tensors: Sequence[Stored], inputs: Sequence[Input]) -> None:
-        self.item, self.inputs = item, inputs
+        self.item, self.inputs, self.tensors = item, inputs, tensors
         self._folder = tempfile.TemporaryDirectory(prefix="cloudchamber-onnx-")
         self._base = item.path
         self._outside = [t for t in tensors if t.item is not None and t.item.path != item.path]
@@ -195,6 +196,23 @@ def heads_of(maps: Maps, batch: int) -> Maps | None:
     return flat[: len(flat) // batch]
 
 
+def not_finite(tensors: Sequence[Stored]) -> list[str]:
+    """Names of the tensors, stored as raw bytes, that hold NaN or infinite values."""
+    kinds = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}
+    bad = []
+    for tensor in tensors:
+        if (
+            tensor.dtype in kinds
+            and tensor.item is not None
+            and tensor.offset is not None
+            and tensor.elements
+        ):
+            values = np.memmap(tensor.item.path, kinds[tensor.dtype], "r", tensor.offset, tensor.elements)
+            if not all(np.isfinite(values[i : i + _CHUNK]).all() for i in range(0, len(values), _CHUNK)):
+                bad.append(tensor.name)
+    return bad
+
+
 @dataclass(frozen=True)
 class Tracer:
     """`models.checkpoints.attention.Trace` of a graph: its layers are `found`."""
@@ -256,8 +274,20 @@ class Tracer:
                     "Choose another text, or export the model without its key-value cache.",
                     shown(at.node),
                 )
+            if not np.isfinite(maps).all():
+                raise self._not_finite(at)
             found.append(maps)
         return found
+
+    def _not_finite(self, at: Found) -> Refused:
+        bad = not_finite(self.runner.tensors)
+        reason = f"{len(bad)} tensors hold NaN or infinite values" if bad else "the computation overflows"
+        return Refused(
+            "brought_not_finite",
+            f"The attention holds NaN: {reason}.",
+            "Bring a checkpoint from before the training diverged, exported in float32.",
+            listed(bad) if bad else shown(at.node),
+        )
 
     def _reduced(self, layer: int, maps: Maps) -> LayerAttention:
         try:

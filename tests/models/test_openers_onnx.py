@@ -265,6 +265,21 @@ def test_an_empty_cache_is_fed(tmp_path: Path) -> None:
     np.testing.assert_allclose(drawn[0, 0, 1], expected[0, 0, 1], atol=1e-5)
 
 
+def test_weights_that_are_not_finite_are_named(tmp_path: Path) -> None:
+    proto = graphs.attention(2)
+    for tensor in proto.graph.initializer:
+        if tensor.name in ("q1", "v0"):
+            values = numpy_helper.to_array(tensor).copy()
+            values[3, 2] = np.inf if tensor.name == "q1" else np.nan
+            tensor.raw_data = values.tobytes()
+    model = opener.open_model(graphs.bundle(tmp_path, proto), Limits(), "cpu")
+    with pytest.raises(Refused) as refused:
+        traced(model, IDS)
+    assert refused.value.kind == "brought_not_finite"
+    assert "2 tensors" in refused.value.message
+    assert refused.value.where == "v0, q1"
+
+
 def test_bfloat16_on_the_cpu_is_said(tmp_path: Path) -> None:
     proto = graphs.attention(1, masked=False)
     for tensor in proto.graph.initializer:
