@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from app.figures.assemble import assemble, note
-from app.figures.attention_windows import limited
+from app.figures.attention_windows import lowered
 from app.figures.base import Figure, share
 from app.theme import Palette
 
@@ -22,7 +22,7 @@ def importance_by_layer(heads: pd.DataFrame, windows: pd.DataFrame, eps: float, 
     threshold = {"color": palette.muted, "width": 1, "dash": "dash"}
     traces = [_dots(heads, palette)]
     notes = [note(f"ε = {eps:.2f}", palette.muted, x=high, y=eps, xanchor="right", yanchor="bottom")]
-    if limited(windows):
+    if lowered(windows):
         traces.append(_ceiling(windows, palette))
         notes.append(_lowest(windows, low, high, palette))
     fig = assemble(
@@ -95,7 +95,7 @@ def _lowest(windows: pd.DataFrame, low: float, high: float, palette: Palette) ->
 
 
 def _reading(heads: pd.DataFrame, windows: pd.DataFrame) -> str:
-    if not limited(windows):
+    if not lowered(windows):
         best = heads.iloc[int(np.nanargmax(heads["first_importance"].to_numpy()))]
         return (
             f"The strongest head is layer {best['layer']:.0f}, head {best['head']:.0f}, with "
@@ -113,7 +113,7 @@ def _reading(heads: pd.DataFrame, windows: pd.DataFrame) -> str:
 
 def _alt(heads: pd.DataFrame, windows: pd.DataFrame, eps: float) -> str:
     ceiling = ""
-    if limited(windows):
+    if lowered(windows):
         lowest = float(windows["importance_ceiling"].min())
         ceiling = f", under the ceiling that each layer's window sets, {share(lowest)} at the lowest"
     return (

@@ -60,7 +60,10 @@ def head_view(
     seen = shown if exists.all() else np.where(exists, shown, np.nan)
     labels = words.axis_labels(tokens, factor)
     curve = importance.sort_values("position").head(len(tokens)).reset_index(drop=True)
-    curve["here"] = weights.sum(axis=0) / seen_by(weights.shape[0], causal)
+    queries = seen_by(weights.shape[0], causal)
+    if not causal and sight.window is not None:  # both ways: over the queries that do see the key
+        queries = sight.seen(weights.shape[0]).sum(axis=0)
+    curve["here"] = weights.sum(axis=0) / queries
     # Packing lets go of the interpreter, so two pictures take the time of one.
     with ThreadPoolExecutor(1) as other:
         numbers = other.submit(weight_png, shown)
@@ -351,7 +354,8 @@ def head_reading(
         f"of its attention{mean}."
     )
     if sight.window is not None:
-        text += f" This layer {sight.words()}: at most {share(sight.ceiling)} is possible."
+        most = f": at most {share(sight.ceiling)} is possible" if sight.ceiling < 1 else ""
+        text += f" This layer {sight.words()}{most}."
     where = " In this chunk" if chunks > 1 else " Here"
     others = [int(position) for position in np.argsort(-here) if here[position] > eps and position > 0]
     if others:

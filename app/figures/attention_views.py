@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from app.figures.attention_windows import limited, out_of_sight
+from app.figures.attention_windows import lowered, out_of_sight
 from app.figures.base import Figure, direct_label, guarantee_line, layout, quantity, reference_line, share
 from app.theme import TICK, Palette
 
@@ -148,7 +148,7 @@ def threshold_curve(
     )
     less, more = share(_at(curve, eps - 0.1)), share(_at(curve, eps + 0.1))
     text = f"The choice of ε matters: 0.1 less gives {less} instead of {share(here)}, 0.1 more gives {more}."
-    if limited(windows):
+    if lowered(windows):
         text += " Beyond a ceiling, layers that cannot reach it fall out of the count."
     alt = f"Sink rate against the threshold; at {eps:.2f} it is {share(here)}."
     return Figure(fig, alt, text)
@@ -156,7 +156,7 @@ def threshold_curve(
 
 def _ceiling_lines(fig: go.Figure, windows: pd.DataFrame | None, palette: Palette, most: int = 3) -> None:
     """The ceilings of narrow layers as thin lines with their values; beyond `most` only the outermost."""
-    if windows is None or not limited(windows):
+    if windows is None or not lowered(windows):
         return
     low = windows[windows["importance_ceiling"] < 1]
     values = low.groupby("importance_ceiling")["layer"].count()

@@ -68,6 +68,11 @@ def limited(windows: pd.DataFrame | None) -> bool:
     return windows is not None and bool(len(windows)) and bool(windows["window"].notna().any())
 
 
+def lowered(windows: pd.DataFrame | None) -> bool:
+    """Whether the first token's importance has a ceiling below 1 in any layer."""
+    return windows is not None and bool(len(windows)) and bool((windows["importance_ceiling"] < 1).any())
+
+
 def out_of_sight(windows: pd.DataFrame | None, eps: float) -> list[int]:
     """Layers in which the first token's importance cannot exceed `eps`."""
     if windows is None or windows.empty:
@@ -93,6 +98,11 @@ def window_reading(windows: pd.DataFrame | None, eps: float, length: int) -> str
     sizes = sorted({int(w) for w in narrow["window"]})
     causal = bool(narrow["causal"].all())
     reach = f"{'the last' if causal else 'the nearest'} {listed([f'{w:,}' for w in sizes])} tokens"
+    if not lowered(windows):
+        return (
+            f"{len(narrow)} of {layers} layers see only {reach}; there the importance of a key is the mean "
+            "over the queries that see it."
+        )
     most = float(narrow["importance_ceiling"].max())
     blind = narrow[narrow["layer"].isin(hidden)]
     text = (

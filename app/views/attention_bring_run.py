@@ -106,7 +106,7 @@ def _length(found: Inspection) -> int:
 def _pictures(found: Inspection) -> dict[str, Any] | None:
     names = {slug: f"{spec.title} (bundled)" for slug, spec in PICTURES.items()}
     names["images"] = "Pictures of your own"
-    lines = len(found.image) == 3 and found.image[1] < found.image[2]
+    lines = not found.image or found.image[-2] < found.image[-1]  # wide, or as wide as the picture: text
     chosen = st.selectbox(
         "Pictures",
         list(names),

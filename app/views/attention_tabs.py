@@ -53,7 +53,7 @@ def sinks(run: Run, eps: float) -> None:
             states.empty_state(
                 "No layer can show a sink at this ε.", "Choose a smaller ε, or a shorter text."
             )
-        if attention_windows.limited(windows):
+        if attention_windows.lowered(windows):
             st.markdown("**By depth: what each layer can see**")
             draw(attention_depth.importance_by_layer(heads, windows, eps, palette), "sinks_ceilings")
         st.markdown("**By depth: hidden states after each layer**")

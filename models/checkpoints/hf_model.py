@@ -66,7 +66,7 @@ def build(
     mapping, notices = _renamed(names)
     model, info = _load(settings, located, state, mapping)
     notices += _check_loading(model, info)
-    _check_finite(model)
+    check_finite(model)
     return model.to(device).eval(), tuple(notices)
 
 
@@ -166,7 +166,7 @@ def _load(
     }
     try:
         if state is not None or prefixes:
-            model, info = _from_state(options, _read(located) if state is None else state, prefixes)
+            model, info = _from_state(options, read_tensors(located) if state is None else state, prefixes)
             return model, info
         with tempfile.TemporaryDirectory() as folder:
             _lay_out(Path(folder), located)
@@ -195,7 +195,7 @@ def _from_state(
     return model_class.from_pretrained(None, state_dict=renamed, **options)
 
 
-def _read(located: Mapping[str, tuple[Item, Tensor]]) -> dict[str, torch.Tensor]:
+def read_tensors(located: Mapping[str, tuple[Item, Tensor]]) -> dict[str, torch.Tensor]:
     from safetensors import safe_open
 
     found = {}
@@ -268,7 +268,7 @@ def _some(names: list[str]) -> str:
     return first + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
 
 
-def _check_finite(model: Any) -> None:
+def check_finite(model: Any) -> None:
     bad = {
         n: int((~torch.isfinite(p)).sum()) for n, p in model.named_parameters() if not torch.isfinite(p).all()
     }
@@ -387,7 +387,7 @@ def open_hf(
 
     model: Any
     model, notices = build(config, located, state, limits, device)
-    layers, heads = _count(model)
+    layers, heads = count_heads(model)
     tokenizer: Any | None = None
     images: Any | None = None
     if config.takes == "image":
@@ -422,7 +422,7 @@ def open_hf(
     )
 
 
-def _count(model: Any) -> tuple[int, int]:
+def count_heads(model: Any) -> tuple[int, int]:
     """Layers and heads. Raises Refused for a model that has neither: a state-space model, a convnet."""
     layers, heads = (
         getattr(model.config, name, None) for name in ("num_hidden_layers", "num_attention_heads")

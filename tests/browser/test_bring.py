@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
+from app.views.attention_bring_files import EXAMPLES, packaged
 from tests.browser import bring_files, figures
 from tests.browser.chromium import settle
 from tests.browser.controls import choose, options
@@ -125,6 +126,28 @@ def test_maps_need_no_text(open_page: OpenPage, live: Server, tmp_path: Path) ->
     cells = figures.data(page, "heads")[0]
     assert (len(cells["x"]), len(cells["y"])) == (bring_files.LAYERS, bring_files.HEADS)
     expect(page.get_by_text("Every head of Yours").first).to_be_visible(timeout=15_000)
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "shape", "word"),
+    [
+        ("minilm", "MiniLM, ONNX", (3, 12), "beginning"),
+        ("ocr", "PP-OCRv4 recogniser, ONNX", (2, 8), "column 0"),
+    ],
+)
+def test_packaged_examples_work_like_an_upload(
+    open_page: OpenPage, live: Server, key: str, name: str, shape: tuple[int, int], word: str
+) -> None:
+    (example,) = [e for e in EXAMPLES if e.key == key]
+    if packaged(example.module, example.file) is None:
+        pytest.skip(f"{example.package} is not installed")
+    page = open_page(TAB, server=live)
+    page.get_by_role("button", name=name).click()
+    trace(page)
+    cells = figures.data(page, "heads")[0]
+    assert (len(cells["x"]), len(cells["y"])) == shape
+    (strip,) = [t for t in figures.data(page, "head_map") if "customdata" in t and "y" in t]
+    assert any(word in label for label in strip["text"])
 
 
 def test_cancel_stops_and_the_model_can_be_traced_again(

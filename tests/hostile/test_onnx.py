@@ -10,10 +10,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
+from models.attention.trace import LayerAttention
 from models.checkpoints.bundle import Bundle, Item, Limits
 from models.checkpoints.inspection import Inspection
 from models.checkpoints.onnx_file import looks_like_onnx
@@ -318,3 +320,30 @@ def test_fuzz_cuts_and_insertions(tmp_path: Path, start: int, stop: int, new: by
 @given(st.binary(max_size=400))
 def test_fuzz_graphs_of_random_bytes(tmp_path: Path, content: bytes) -> None:
     _inspected(tmp_path, HEAD + field(GRAPH, content))
+
+
+@settings(FUZZ, max_examples=150, derandomize=True)
+@given(st.lists(st.tuples(st.integers(0, len(TINY) - 1), st.integers(0, 255)), min_size=1, max_size=3))
+def test_fuzz_opened_and_run(tmp_path: Path, changes: list[tuple[int, int]]) -> None:
+    """The same examples every time: what the runtime itself survives is not ours to find out in a test."""
+    content = bytearray(TINY)
+    for at, value in changes:
+        content[at] = value
+    found = graphs.bundle(tmp_path, bytes(content))
+    if not opener.recognises(found):
+        return
+    layers: list[LayerAttention] = []
+    try:
+        model = opener.open_model(found, Limits(), "cpu")
+        model.trace(
+            torch.arange(9)[None],
+            on_attention=layers.append,
+            on_states=lambda _: None,
+            on_map=None,
+            map_samples=(),
+            progress=None,
+        )
+    except Refused:
+        return
+    assert all(np.isfinite(layer.importance).all() for layer in layers)
+    assert len(layers) == model.layers

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from subprocess import run
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as runtime_state
 
 from models.attention.from_maps import reduce_map
 from models.attention.trace import LayerAttention
-from models.checkpoints import onnx_run
+from models.checkpoints import intake, onnx_run
 from models.checkpoints.attention import AttentionModel
 from models.checkpoints.bundle import Bundle, Limits
 from models.checkpoints.onnx_file import walk
@@ -152,6 +154,14 @@ def test_the_card_says_what_is_there(tmp_path: Path) -> None:
     assert "attention_mask (mask)" in card.facts["Inputs"]
 
 
+def test_an_optimum_folder_is_an_onnx_model(tmp_path: Path) -> None:
+    """It has the config.json of the model that it was made from, without that model's weights."""
+    proto = graphs.attention()
+    found = graphs.bundle(tmp_path, proto, ("config.json", b'{"model_type": "bert"}'))
+    assert intake.inspect(found, Limits()).opener == "onnx"
+    check(found, proto)
+
+
 def test_the_walk_finds_where_the_data_lies(tmp_path: Path) -> None:
     proto = graphs.attention()
     found = graphs.bundle(tmp_path, proto)
@@ -263,6 +273,57 @@ def test_an_empty_cache_is_fed(tmp_path: Path) -> None:
     _, drawn = traced(model, IDS)
     expected = graphs.by_hand(proto, IDS.numpy())
     np.testing.assert_allclose(drawn[0, 0, 1], expected[0, 0, 1], atol=1e-5)
+
+
+def test_segments_and_positions_are_filled(tmp_path: Path) -> None:
+    """Token types are 0 and positions count from 0: the graph adds a row of each table."""
+    proto = graphs.attention(1)
+    rng = np.random.default_rng(4)
+    tables = {"token_type_ids": rng.normal(size=(2, 8)), "position_ids": rng.normal(size=(32, 8))}
+    first = proto.graph.node[0]
+    embedded, first.output[0] = first.output[0], "words"
+    at, before = 1, "words"
+    for name, table in tables.items():
+        proto.graph.initializer.append(numpy_helper.from_array(table.astype(np.float32), f"rows {name}"))
+        proto.graph.input.append(
+            helper.make_tensor_value_info(name, TensorProto.INT32, ["batch", "sequence"])
+        )
+        proto.graph.node.insert(at, helper.make_node("Gather", [f"rows {name}", name], [f"of {name}"]))
+        after = embedded if name == "position_ids" else "both"
+        proto.graph.node.insert(at + 1, helper.make_node("Add", [before, f"of {name}"], [after]))
+        at, before = at + 2, after
+    found = graphs.bundle(tmp_path, proto)
+    card = opener.inspect(found, Limits())
+    assert (card.vocabulary, card.max_positions) == (graphs.VOCABULARY, 32)
+    _, drawn = traced(opener.open_model(found, Limits(), "cpu"), IDS)
+    weights = {t.name: numpy_helper.to_array(t).astype(np.float64) for t in proto.graph.initializer}
+    hidden = weights["embedding"][IDS[0]] + tables["token_type_ids"][0] + tables["position_ids"][:11]
+    q, k = ((hidden @ weights[f"{w}0"]).reshape(11, graphs.HEADS, -1).swapaxes(0, 1) for w in "qk")
+    scores = np.exp(q @ k.swapaxes(1, 2) / 2.0)
+    expected = scores / scores.sum(-1, keepdims=True)
+    np.testing.assert_allclose(drawn[0, 0, 1], expected[1], atol=1e-5)
+
+
+def test_a_text_that_is_too_long_for_the_graph_is_refused(tmp_path: Path) -> None:
+    proto = graphs.attention(1)
+    model = opener.open_model(graphs.bundle(tmp_path, proto), Limits(), "cpu")
+    with pytest.raises(Refused) as refused:
+        traced(model, IDS + graphs.VOCABULARY)
+    assert "cannot be run" in refused.value.message
+    assert str(tmp_path) not in str(refused.value)
+
+
+def test_the_card_needs_no_framework(tmp_path: Path) -> None:
+    found = graphs.bundle(tmp_path, graphs.attention())
+    code = (
+        "import sys; from pathlib import Path; from models.checkpoints.bundle import Bundle, Item, Limits; "
+        "from models.checkpoints.openers import maps, onnx; "
+        f"found = Bundle((Item('m', Path({str(found.items[0].path)!r})),)); "
+        "assert not maps.recognises(found) and onnx.inspect(found, Limits()).layers == 2; "
+        "print([m for m in ('torch', 'transformers', 'onnxruntime') if m in sys.modules])"
+    )
+    done = run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 def test_weights_that_are_not_finite_are_named(tmp_path: Path) -> None:

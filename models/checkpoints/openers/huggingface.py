@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from models.checkpoints import hf_config, safetensors_header, tokenizer_files
 from models.checkpoints.bundle import Bundle, Item, Limits, Progress
 from models.checkpoints.inspection import Inspection, Notice
+from models.checkpoints.onnx_file import looks_like_onnx
 from models.checkpoints.refused import Refused, shown
 
 if TYPE_CHECKING:
@@ -22,7 +23,9 @@ _EXPORT = "Better: model.save_pretrained(folder, safe_serialization=True) writes
 
 
 def recognises(bundle: Bundle) -> bool:
-    """A config.json that names a model_type, as transformers writes it."""
+    """A config.json that names a model_type, as transformers writes it, unless it came with ONNX alone."""
+    if any(looks_like_onnx(i.path) for i in bundle.items) and not bundle.ending(".safetensors", ".bin"):
+        return False  # Optimum puts config.json beside model.onnx
     item = bundle.named(hf_config.NAME)
     if item is None or item.size > Limits().config_bytes:
         return item is not None
