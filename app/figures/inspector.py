@@ -60,7 +60,7 @@ def card(found: Inspection) -> list[tuple[str, str]]:
         ("Parameters", f"{amount(found.parameters)} in {size(found.bytes)}" if found.parameters else ""),
         ("Layers × heads", f"{found.layers} × {heads}" if found.layers and found.heads else ""),
         ("Width", quantity(found.width) if found.width else ""),
-        ("Reads", _reads(found)),
+        ("Reads", _reads(found) if found.opener or found.study else ""),
         ("Tokenizer", _tokenizer(found)),
         ("Sight", found.window or ("every position" if found.layers and found.study else "")),
         *found.facts.items(),

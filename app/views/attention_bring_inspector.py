@@ -35,8 +35,9 @@ def inspector(entry: Entry) -> Inspection | None:
     _card(found)
     _notices(found)
     values = _values(entry, found)
-    with st.expander(f"Tensors ({len(found.tensors):,})", icon=":material/table:", expanded=bool(values)):
-        _table(entry, found, values)
+    if found.tensors:
+        with st.expander(f"Tensors ({len(found.tensors):,})", icon=":material/table:", expanded=bool(values)):
+            _table(entry, found, values)
     if found.refusal is not None:
         _refusal(entry, found)
     return found
@@ -89,8 +90,6 @@ def _notices(found: Inspection) -> None:
 
 def _table(entry: Entry, found: Inspection, values: list[Statistics] | None) -> None:
     st.markdown(figures.table_reading(found, values))
-    if not found.tensors:
-        return
     frame = figures.tensor_table(found, values)
     number = {"MB": "%.3f", "share": "percent", "mean": "%.3g", "std": "%.3g", "min": "%.3g", "max": "%.3g"}
     config = {

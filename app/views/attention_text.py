@@ -120,7 +120,7 @@ def outcome(job: str, run: Run) -> JobStatus | None:
         here = run.private and run.id == status.run_id
         st.markdown(
             f"Traced in {duration(status.elapsed_s)}. "
-            + ("It is what you see above." if here else "It is among the models and texts above.")
+            + (f"“{run.title}” is what you see above." if here else "It is among the models and texts above.")
         )
         if not here and st.button("Show it above", key="own_show", icon=":material/arrow_upward:"):
             show(status.run_id)

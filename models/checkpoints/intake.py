@@ -113,7 +113,7 @@ def _inspect(bundle: Bundle, limits: Limits) -> Inspection:
         if module.recognises(bundle):
             found: Inspection = module.inspect(bundle, limits)
             return found
-    raise _unrecognised(bundle)
+    raise _unrecognised(bundle, limits)
 
 
 def _check_parts(bundle: Bundle) -> None:
@@ -129,11 +129,12 @@ def _check_parts(bundle: Bundle) -> None:
             raise _not_taken(item, kind)
 
 
-def _unrecognised(bundle: Bundle) -> Refused:
-    """Why no opener takes it, by its largest file, which is what was meant."""
+def _unrecognised(bundle: Bundle, limits: Limits) -> Refused:
+    """Why no opener takes it, by its largest file, which is what was meant. Raises what its header breaks."""
     largest = max(bundle.items, key=lambda item: item.size)
     kind = sniff(largest)
     if kind == "safetensors":
+        safetensors_header.locate(bundle, limits)
         return Refused(
             "brought_incomplete",
             "These are weights without their config.json, so nobody knows what model they are of.",
@@ -209,7 +210,7 @@ def open_model(
             if module.recognises(bundle):
                 model: AttentionModel = module.open_model(bundle, limits, device, consent, progress)
                 return model
-        raise _unrecognised(bundle)
+        raise _unrecognised(bundle, limits)
 
 
 @contextmanager

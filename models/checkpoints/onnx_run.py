@@ -25,7 +25,7 @@ from models.checkpoints.onnx_file import Stored
 from models.checkpoints.onnx_graph import Found, Input, listed
 from models.checkpoints.refused import Refused, shown
 
-_MAP_BYTES = 2**30  # of attention that one pass may hand out; more layers, more passes
+_MAP_BYTES = 3 * 2**29  # of attention that one pass may hand out; more layers, more passes
 _CHUNK = 2**22  # entries looked at together
 _IN_MEMORY = 2**26  # bytes of a file that is handed over as bytes
 _TYPES = {1: np.float32, 6: np.int32, 7: np.int64, 9: np.bool_, 10: np.float16}
@@ -239,29 +239,31 @@ class Tracer:
         map_samples: tuple[int, ...] = (0,),
         progress: Progress | None = None,
     ) -> None:
-        """Run one sample at a time; layers are handed out, all samples together, when the last is done."""
+        """Run one sample at a time, as many layers a pass as fit; a layer is handed out once all have run."""
         if inputs is None:
             raise Refused("brought_input", "The model was given nothing.", "Give it a text or a picture.")
         samples = self.prepare(inputs)
-        layers: list[list[LayerAttention]] = [[] for _ in self.found]
-        done = 0
-        for number, sample in enumerate(samples):
-            for start, stop in self._passes(sample):
-                for layer, maps in enumerate(self._maps(sample, start, stop), start):
+        total, done = len(self.found) * len(samples), 0
+        for start, stop in self._passes(samples[0]):
+            layers: list[list[LayerAttention]] = [[] for _ in range(start, stop)]
+            for number, sample in enumerate(samples):
+                for layer, maps in enumerate(self._maps(sample, start, stop)):
                     if on_map is not None and number in map_samples:
                         for head, one in enumerate(maps):
-                            on_map(layer, number, head, one.astype(np.float32))
-                    layers[layer].append(self._reduced(layer, maps))
+                            on_map(start + layer, number, head, one.astype(np.float32))
+                    layers[layer].append(self._reduced(start + layer, maps))
                     done += 1
                     if progress is not None and done % len(samples) == 0:
-                        progress(done // len(samples), len(self.found))
-        for each in layers:
-            on_attention(_together(each))
+                        progress(done * len(self.found) // total, len(self.found))
+            for each in layers:
+                on_attention(_together(each))
 
     def _passes(self, sample: Maps) -> list[tuple[int, int]]:
         """Which layers are handed out together, so that their maps fit into `_MAP_BYTES`."""
         length = self.length or len(sample)
-        step = max(1, _MAP_BYTES // (4 * self.heads * length**2))
+        most = max(1, _MAP_BYTES // (4 * self.heads * length**2))
+        passes = -(-len(self.found) // most)
+        step = -(-len(self.found) // passes)
         return [(i, min(i + step, len(self.found))) for i in range(0, len(self.found), step)]
 
     def _maps(self, sample: Maps, start: int, stop: int) -> list[Maps]:
