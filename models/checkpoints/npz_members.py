@@ -5,27 +5,17 @@ from __future__ import annotations
 import struct
 import tempfile
 import zipfile
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
 from models.checkpoints.bundle import Item, Limits
 from models.checkpoints.refused import Refused, shown
+from models.checkpoints.zip_directory import BROKEN, entries
 
-_LOCAL, _END, _END64, _LOCATOR = b"PK\x03\x04", b"PK\x05\x06", b"PK\x06\x06", b"PK\x06\x07"
-_LISTING = 2**22  # bytes of a zip's list of members
+_LOCAL = b"PK\x03\x04"
 _FREE = 2**20  # bytes a member may grow to at any ratio
 _SAVE = "Save it again with numpy.savez('maps.npz', maps=maps)."
-_BROKEN = (
-    zipfile.BadZipFile,
-    zlib.error,
-    EOFError,
-    struct.error,
-    NotImplementedError,
-    RuntimeError,
-    ValueError,
-)
 
 
 def is_npz(path: Path) -> bool:
@@ -40,19 +30,7 @@ def is_npz(path: Path) -> bool:
 def members(item: Item, limits: Limits) -> list[zipfile.ZipInfo]:
     """The members, all of them plain arrays. Raises Refused for anything that is no honest .npz."""
     where = shown(item.name)
-    count, listing = _counted(item, where)
-    if count > limits.members or listing > _LISTING:
-        raise Refused(
-            "brought_unsafe",
-            f"The archive lists {count:,} members; at most {limits.members:,} are taken.",
-            _SAVE,
-            where,
-        )
-    try:
-        with zipfile.ZipFile(item.path) as archive:
-            found = archive.infolist()
-    except (*_BROKEN, OSError) as error:
-        raise Refused("brought_damaged", "The archive cannot be read.", _SAVE, where) from error
+    found = entries(item, limits.members)
     total = sum(info.file_size for info in found)
     if total > limits.total_bytes:
         raise Refused(
@@ -90,36 +68,12 @@ def _check(info: zipfile.ZipInfo, where: str, limits: Limits) -> None:
         )
 
 
-def _counted(item: Item, where: str) -> tuple[int, int]:
-    """How many members a zip lists, and the bytes of the list, before anything parses that list."""
-    with item.path.open("rb") as file:
-        file.seek(max(0, item.size - 65_557))
-        tail = file.read()
-        at = tail.rfind(_END)
-        if at < 0 or len(tail) < at + 22:
-            raise Refused("brought_truncated", "The archive ends before its list of members.", _SAVE, where)
-        count, listing = struct.unpack("<HI", tail[at + 10 : at + 16])
-        locator = tail[max(0, at - 20) : at]
-        if count == 0xFFFF or listing == 0xFFFFFFFF or locator.startswith(_LOCATOR):
-            if len(locator) < 20:
-                raise Refused("brought_damaged", "The archive's end is damaged.", _SAVE, where)
-            place = int.from_bytes(locator[8:16], "little")
-            if place >= item.size:
-                raise Refused("brought_damaged", "The archive's end is damaged.", _SAVE, where)
-            file.seek(place)
-            record = file.read(56)
-            if len(record) < 56 or not record.startswith(_END64):
-                raise Refused("brought_damaged", "The archive's end is damaged.", _SAVE, where)
-            count, listing = struct.unpack("<QQ", record[32:48])
-    return int(count), int(listing)
-
-
 def with_member(item: Item, name: str, read: Callable[[IO[bytes]], Any]) -> Any:
     """What `read` makes of a member's stream; Refused where the archive is damaged there."""
     try:
         with zipfile.ZipFile(item.path) as archive, archive.open(name) as stream:
             return read(stream)
-    except _BROKEN as error:
+    except BROKEN as error:
         raise Refused(
             "brought_damaged",
             "A member of the archive is damaged.",

@@ -69,6 +69,7 @@ class Graph:
     def __post_init__(self) -> None:
         graph = self.model.graph
         _check_names(self.model)
+        _check_ends(self.model)
         self.constants = {t.name for t in graph.initializer} | {
             t.values.name for t in graph.sparse_initializer
         }
@@ -249,6 +250,14 @@ def _check_names(model: onnx.ModelProto) -> None:
     for name in names:
         if not isinstance(name, str):
             raise _damaged(f"A name in the graph is no text: {shown(name)}.")
+
+
+def _check_ends(model: onnx.ModelProto) -> None:
+    """What is read of a node below needs an output, and an input where its operator takes one."""
+    for node in model.graph.node:
+        walked = node.op_type in _SCORES | _WEIGHTS | _PRODUCTS | _THROUGH | {"Softmax"}
+        if not node.output or (walked and not node.input):
+            raise _damaged(f"Node {shown(node.name or node.op_type)!r} has no input or no output.")
 
 
 def _softmaxes(node: onnx.NodeProto, depth: int) -> int:

@@ -29,7 +29,6 @@ _END, _END64, _LOCATOR = b"PK\x05\x06", b"PK\x06\x06", b"PK\x06\x07"
 _END_BYTES, _END64_BYTES, _LOCATOR_BYTES = 22, 56, 20
 _COMMENT = 2**16  # bytes that may follow the end record
 ENTRY_ROOM = 256  # of the list, for an entry of a library that names its members 0, 1, 2, …
-_ENTRY_BYTES = 46  # of the list, the least that an entry takes
 
 
 def entries(item: Item, most: int, room: int = 1_024) -> list[zipfile.ZipInfo]:
@@ -39,10 +38,10 @@ def entries(item: Item, most: int, room: int = 1_024) -> list[zipfile.ZipInfo]:
     """
     count, listing = measured(item)
     if count > most or listing > most * room:
-        count = max(count, listing // _ENTRY_BYTES)
+        many = f"{count:,} members" if count > most else f"members in {listing:,} bytes"
         raise Refused(
             "brought_unsafe",
-            f"The archive lists {count:,} members; at most {most:,} are taken.",
+            f"The archive lists {many}; at most {most:,} are taken.",
             "Pack only the files of the model.",
             where=shown(item.base),
         )

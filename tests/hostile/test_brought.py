@@ -120,12 +120,20 @@ NOT_A_MODEL = {
     "weights alone": one(WEIGHTS, brought.good, "brought_incomplete", "config.json", "tokenizer.json"),
     "configuration alone": Case(CONFIG, "brought_incomplete", "without weights", "model.safetensors"),
     "noise": one("a.gguf", lambda: bytes(range(256)) * 9, "brought_unknown", "known", "GGUF"),
-    "picture": one("a.safetensors", lambda: b"\x89PNG\r\n\x1a\n" + bytes(99), "brought_unsupported", "picture", "looks at"),
+    "picture": one(
+        "a.safetensors",
+        lambda: b"\x89PNG\r\n\x1a\n" + bytes(99),
+        "brought_unsupported",
+        "picture",
+        "looks at",
+    ),
     "Keras": one("a.pt", lambda: b"\x89HDF\r\n\x1a\n" + bytes(99), "brought_unsupported", "HDF5", "ONNX"),
-    "TFLite": one("a.onnx", lambda: b"\x1c\0\0\0TFL3" + bytes(99), "brought_unsupported", "TensorFlow Lite", "ONNX"),
+    "TFLite": one(
+        "a.onnx", lambda: b"\x1c\0\0\0TFL3" + bytes(99), "brought_unsupported", "TensorFlow Lite", "ONNX"
+    ),
     "table": one("a.npy", lambda: b"a,b\n1,2\n" * 9, "brought_unsupported", "table", "safetensors|folder"),
     "7z": one("m.zip", lambda: b"7z\xbc\xaf\x27\x1c" + bytes(99), "brought_unsupported", "archive", "tar.gz"),
-}  # fmt: skip
+}
 
 INDEX = {
     "passwd": sharded({"a": "../../etc/passwd"}, "brought_unsafe", "../../etc/passwd", "save_pretrained"),
@@ -133,7 +141,11 @@ INDEX = {
     "backslash": sharded({"a": "..\\passwd"}, "brought_unsafe", "..\\passwd", "save_pretrained"),
     "null byte": sharded({"a": "m\0.safetensors"}, "brought_unsafe", "path", "save_pretrained"),
     "missing shard": sharded(
-        {"a": SHARDS[0], "b": SHARDS[1]}, "brought_incomplete", SHARDS[1], "together", **{SHARDS[0]: shard("a")}
+        {"a": SHARDS[0], "b": SHARDS[1]},
+        "brought_incomplete",
+        SHARDS[1],
+        "together",
+        **{SHARDS[0]: shard("a")},
     ),
     "half-written shard": sharded(
         {"a": SHARDS[0], "b": SHARDS[1]},
@@ -143,7 +155,11 @@ INDEX = {
         **{SHARDS[0]: shard("a"), SHARDS[1]: shard("b")[:-2]},
     ),
     "empty shard": sharded(
-        {"a": SHARDS[0], "b": SHARDS[1]}, "brought_empty", "empty", "again", **{SHARDS[0]: shard("a"), SHARDS[1]: b""}
+        {"a": SHARDS[0], "b": SHARDS[1]},
+        "brought_empty",
+        "empty",
+        "again",
+        **{SHARDS[0]: shard("a"), SHARDS[1]: b""},
     ),
     "tensor in two shards": sharded(
         {"a": SHARDS[0], "b": SHARDS[1]},
@@ -153,7 +169,11 @@ INDEX = {
         **{SHARDS[0]: shard("a"), SHARDS[1]: shard("a", "b")},
     ),
     "tensor that no shard holds": sharded(
-        {"a": SHARDS[0], "b": SHARDS[0]}, "brought_incomplete", "tensor b", "all shards", **{SHARDS[0]: shard("a")}
+        {"a": SHARDS[0], "b": SHARDS[0]},
+        "brought_incomplete",
+        "tensor b",
+        "all shards",
+        **{SHARDS[0]: shard("a")},
     ),
     "shard twice": Case(
         {"x/" + WEIGHTS: lambda: shard("a"), "y/" + WEIGHTS: lambda: shard("a"), **CONFIG},
@@ -167,19 +187,25 @@ INDEX = {
         "weight_map",
         "again",
     ),
-}  # fmt: skip
+}
 
 ARCHIVES = {
     "bomb": one("m.zip", brought.zip_bomb, "brought_unsafe", "67,108,864", "without packing"),
     "overlapping members": one("m.zip", brought.zip_overlap, "brought_unsafe", "share", "zip -r"),
-    "a million members": one("m.zip", brought.zip_million, "brought_unsafe", "1,000,000 members", "Pack only"),
+    "a million members": one(
+        "m.zip", brought.zip_million, "brought_unsafe", "1,000,000 members", "Pack only"
+    ),
     "a million members named npz": one(
         "maps.npz", brought.zip_million, "brought_unsafe", "1,000,000 members", "Pack only|savez"
     ),
     "name leads out": one("m.zip", lambda: brought.zipped({"../x": b"{}"}), "brought_unsafe", "../x", "Pack"),
-    "absolute name": one("m.zip", lambda: brought.zipped({"/etc/x": b"{}"}), "brought_unsafe", "/etc/x", "Pack"),
+    "absolute name": one(
+        "m.zip", lambda: brought.zipped({"/etc/x": b"{}"}), "brought_unsafe", "/etc/x", "Pack"
+    ),
     "drive name": one("m.zip", lambda: brought.zipped({"C:\\x": b"{}"}), "brought_unsafe", "C:", "Pack"),
-    "backslash name": one("m.zip", lambda: brought.zipped({"a\\..\\x": b"{}"}), "brought_unsafe", "..", "Pack"),
+    "backslash name": one(
+        "m.zip", lambda: brought.zipped({"a\\..\\x": b"{}"}), "brought_unsafe", "..", "Pack"
+    ),
     "symlink": one("m.zip", brought.zip_symlink, "brought_unsafe", "config.json", "zip -r"),
     "password": one("m.zip", lambda: brought.zip_flag(1), "brought_unsupported", "password", "without one"),
     "lzma": one("m.zip", lambda: brought.zip_flag(0, 14), "brought_unsupported", "method", "zip -r"),
@@ -197,8 +223,12 @@ ARCHIVES = {
         "inner",
         "inner archive",
     ),
-    "claims more than it has": one("m.zip", lambda: brought.zip_of_claims(9_000), "brought_damaged", "config.json", "zip -r"),
-    "claims less than it has": one("m.zip", lambda: brought.zip_of_claims(900), "brought_damaged", "config.json", "zip -r"),
+    "claims more than it has": one(
+        "m.zip", lambda: brought.zip_of_claims(9_000), "brought_truncated", "config.json", "zip -r"
+    ),
+    "claims less than it has": one(
+        "m.zip", lambda: brought.zip_of_claims(900), "brought_damaged", "config.json", "zip -r"
+    ),
     "checksum": one(
         "m.zip",
         lambda: brought.corrupt(brought.zipped({"config.json": b"{}" * 99}, 0), 60),
@@ -206,35 +236,95 @@ ARCHIVES = {
         "config.json",
         "zip -r",
     ),
-    "cut zip": one("m.zip", lambda: brought.zipped(brought.folder())[:-40], "brought_truncated", "list of members", "end is missing"),
-    "cut gzip": one("m.tgz", lambda: brought.gzipped(brought.tar_file("config.json", 5_000))[:-30], "brought_truncated", "ends", "tar -czf"),
-    "damaged gzip": one("m.tgz", lambda: brought.corrupt(brought.gzipped(bytes(range(256)) * 40), 20), "brought_damaged", "damaged", "tar -czf"),
-    "gzip bomb": one("m.gz", lambda: brought.gzipped(bytes(2**25)), "brought_unsafe", "200 times", "without packing"),
-    "cut tar": one("m.tar", lambda: brought.tar_file("config.json", 5_000)[:3_000], "brought_truncated", "config.json", "cut"),
-    "tar symlink": one("m.tar", lambda: brought.tar_link(tarfile.SYMTYPE), "brought_unsafe", "symbolic link", "dereference"),
-    "tar hard link": one("m.tar", lambda: brought.tar_link(tarfile.LNKTYPE), "brought_unsafe", "hard link", "dereference"),
-    "tar device": one("m.tar", lambda: brought.tar_link(tarfile.CHRTYPE), "brought_unsafe", "device", "dereference"),
-    "tar pipe": one("m.tar", lambda: brought.tar_link(tarfile.FIFOTYPE), "brought_unsafe", "pipe", "dereference"),
-    "tar leads out": one("m.tar", lambda: brought.tar_file("a/../../x"), "brought_unsafe", "a/../../x", "Pack"),
+    "cut zip": one(
+        "m.zip",
+        lambda: brought.zipped(brought.folder())[:-40],
+        "brought_truncated",
+        "list of members",
+        "end is missing",
+    ),
+    "cut gzip": one(
+        "m.tgz",
+        lambda: brought.gzipped(brought.tar_file("config.json", 5_000))[:-30],
+        "brought_truncated",
+        "ends",
+        "tar -czf",
+    ),
+    "damaged gzip": one(
+        "m.tgz",
+        lambda: brought.corrupt(brought.gzipped(bytes(range(256)) * 40), 20),
+        "brought_damaged",
+        "damaged",
+        "tar -czf",
+    ),
+    "gzip bomb": one(
+        "m.gz", lambda: brought.gzipped(bytes(2**25)), "brought_unsafe", "200 times", "without packing"
+    ),
+    "cut tar": one(
+        "m.tar",
+        lambda: brought.tar_file("config.json", 5_000)[:3_000],
+        "brought_truncated",
+        "config.json",
+        "cut",
+    ),
+    "tar symlink": one(
+        "m.tar", lambda: brought.tar_link(tarfile.SYMTYPE), "brought_unsafe", "symbolic link", "dereference"
+    ),
+    "tar hard link": one(
+        "m.tar", lambda: brought.tar_link(tarfile.LNKTYPE), "brought_unsafe", "hard link", "dereference"
+    ),
+    "tar device": one(
+        "m.tar", lambda: brought.tar_link(tarfile.CHRTYPE), "brought_unsafe", "device", "dereference"
+    ),
+    "tar pipe": one(
+        "m.tar", lambda: brought.tar_link(tarfile.FIFOTYPE), "brought_unsafe", "pipe", "dereference"
+    ),
+    "tar leads out": one(
+        "m.tar", lambda: brought.tar_file("a/../../x"), "brought_unsafe", "a/../../x", "Pack"
+    ),
     "tar absolute": one("m.tar", lambda: brought.tar_file("/etc/x"), "brought_unsafe", "/etc/x", "Pack"),
-    "nothing in it": one("m.zip", lambda: brought.zipped({"__MACOSX/x": b"1", ".DS_Store": b"1"}), "brought_empty", "no file", "Pack"),
-}  # fmt: skip
+    "nothing in it": one(
+        "m.zip",
+        lambda: brought.zipped({"__MACOSX/x": b"1", ".DS_Store": b"1"}),
+        "brought_empty",
+        "no file",
+        "Pack",
+    ),
+}
 
 PICKLES = {
     name: one(name, brought.bare_pickle, "brought_pickle", "pickle", "safe_serialization=True")
     for name in ("a.pt", "a.pth", "a.bin", "a.safetensors", "a.npy", "a.gguf", "a.onnx", "a.ckpt")
 } | {
     "legacy tar": one("a.pt", brought.legacy_tar, "brought_pickle", "1.6", "safe_serialization=True"),
-    "in a zip": one("m.zip", lambda: brought.zipped({"m/a.pt": brought.bare_pickle()}), "brought_pickle", "pickle", "safe_serialization"),
-    "torch zip": one("a.safetensors", lambda: brought.torch_file({"w": brought.Marks()}), "brought_incomplete", "pickle", "config.json"),
+    "in a zip": one(
+        "m.zip",
+        lambda: brought.zipped({"m/a.pt": brought.bare_pickle()}),
+        "brought_pickle",
+        "pickle",
+        "safe_serialization",
+    ),
+    "torch zip": one(
+        "a.safetensors",
+        lambda: brought.torch_file({"w": brought.Marks()}),
+        "brought_incomplete",
+        "pickle",
+        "config.json",
+    ),
     "torch zip with config": Case(
         {**CONFIG, "pytorch_model.bin": lambda: brought.torch_file({"w": brought.Marks()})},
         "brought_pickle|brought_mismatch|brought_incomplete",
         "system|config.json|Config",
         ".",
     ),
-    "array of objects": one("a.npy", brought.npy_of_objects, "brought_pickle|brought_unsafe|brought_unsupported", "object|pickle", "."),
-}  # fmt: skip
+    "array of objects": one(
+        "a.npy",
+        brought.npy_of_objects,
+        "brought_pickle|brought_unsafe|brought_unsupported",
+        "object|pickle",
+        ".",
+    ),
+}
 
 CASES = SAFETENSORS | {f"index: {k}": v for k, v in INDEX.items()} | NOT_A_MODEL
 CASES |= {f"archive: {k}": v for k, v in ARCHIVES.items()} | {f"pickle: {k}": v for k, v in PICKLES.items()}
