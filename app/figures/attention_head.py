@@ -61,8 +61,6 @@ def head_view(
     labels = words.axis_labels(tokens, factor)
     curve = importance.sort_values("position").head(len(tokens)).reset_index(drop=True)
     queries = seen_by(weights.shape[0], causal)
-    if not causal and sight.window is not None:  # both ways: over the queries that do see the key
-        queries = sight.seen(weights.shape[0]).sum(axis=0)
     curve["here"] = weights.sum(axis=0) / queries
     # Packing lets go of the interpreter, so two pictures take the time of one.
     with ThreadPoolExecutor(1) as other:

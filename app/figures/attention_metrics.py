@@ -50,7 +50,7 @@ _METRICS = (
         "First-token importance",
         "first_importance",
         "on the first token",
-        "Mean attention the first token gets from every query that can see it, itself included.",
+        "Mean attention the first token gets from all queries, itself included.",
         share,
         1.0,
     ),

@@ -98,11 +98,6 @@ def window_reading(windows: pd.DataFrame | None, eps: float, length: int) -> str
     sizes = sorted({int(w) for w in narrow["window"]})
     causal = bool(narrow["causal"].all())
     reach = f"{'the last' if causal else 'the nearest'} {listed([f'{w:,}' for w in sizes])} tokens"
-    if not lowered(windows):
-        return (
-            f"{len(narrow)} of {layers} layers see only {reach}; there the importance of a key is the mean "
-            "over the queries that see it."
-        )
     most = float(narrow["importance_ceiling"].max())
     blind = narrow[narrow["layer"].isin(hidden)]
     text = (

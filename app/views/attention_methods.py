@@ -19,13 +19,15 @@ METHODS = (
             "$N, L, H$": "chunks of text, layers, heads",
         },
         "Importances of all positions are stored, so ε is a slider and not another run. The sum has one "
-        "term for each query that can see the key; a model that sees both directions has $T$ of them for "
-        "every key. The band of the importance curve runs from the 10th to the 90th percentile over chunks.",
+        "term for each query from the key on; a model that sees both directions has $T$ of them for every "
+        "key. A query whose window hides the key gives it nothing, and counts. The band of the importance "
+        "curve runs from the 10th to the 90th percentile over chunks.",
         (
             "A causal model that attends evenly has $\\alpha_0=H_T/T$, not $1/T$: 7.41 % at $T=64$. ε = 0.3 "
             "is four times that.",
             "With a causal window of $W$ keys only the first $W$ queries can see token 0, so $\\alpha_0\\le "
-            "W/T$. A layer whose ceiling is not above ε cannot show a sink, whatever it does: it is hatched "
+            "W/T$; with one that looks $W$ tokens to each side, $(W+1)/T$. A layer whose ceiling is not "
+            "above ε cannot show a sink, whatever it does: it is hatched "
             "and counts in neither way.",
             "The last keys are seen by few queries: the importance of the very last one is a single weight. "
             "The top key is therefore chosen among keys that at least 8 queries see, and the end of the "

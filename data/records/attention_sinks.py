@@ -1,7 +1,8 @@
 """Tables of the attention-sink study. The SQL over them is in attention_sinks_queries.
 
-Layers, heads and positions count from 0. "Importance of key k" is the mean attention that the
-queries which can see key k give it (Gu et al. 2025, section 3); the first token is key 0 here.
+Layers, heads and positions count from 0. "Importance of key k" is the mean attention that key k gets
+from the queries at and after it, or from all where a model looks both ways (Gu et al. 2025, section 3);
+a query whose window hides the key gives it nothing, and counts. The first token is key 0 here.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ HEADS = TableSpec(
             "importance",
             pa.list_(_F32),
             "share",
-            "Importance of every key position: mean attention from the queries that can see it; rounded to 2⁻¹⁴",
+            "Importance of every key position: mean attention from the queries at and after it (all, where a "
+            "model looks both ways); rounded to 2⁻¹⁴",
         ),
         Column("first_token_mass", _F32, "share", "Mean attention on position 0 over queries 1..T-1"),
         Column("row_entropy_bits", _F32, "bit", "Mean Shannon entropy of a query's attention"),
@@ -243,8 +245,7 @@ WINDOWS = TableSpec(
             "importance_ceiling",
             _F32,
             "share",
-            "The most the importance of position 0 can be: in a causal layer, queries that see it over "
-            "queries that would without a window",
+            "The most the importance of position 0 can be: share of all queries that can see it",
         ),
     ),
     key=("layer",),

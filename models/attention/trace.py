@@ -288,7 +288,8 @@ def _reduce(layer: int, inputs: Inputs, sums: Sums) -> LayerAttention:
     n, h, t, _ = inputs.query.shape
     view, valid = inputs.visibility, inputs.valid
     seen = view.seen_by(valid)
-    reach = Plain(t, True, valid.device).seen_by(valid) if view.causal else seen
+    # A query whose window hides the key gives it nothing, and counts: importances of layers compare.
+    reach = Plain(t, view.causal, valid.device).seen_by(valid)
     columns = sums.columns.view(n, h, t)
     importance = (columns / reach.clamp(min=1)[:, None]).cpu().numpy()
     counted = sums.alive.view(n, h, t) & valid[:, None]

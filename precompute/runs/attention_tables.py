@@ -87,9 +87,8 @@ def window(layer: LayerAttention) -> pa.Table:
     """What the queries of a layer can see of its first sample.
 
     A layer is causal when its last key is seen by one query only. The first key is seen by `seen`
-    queries, itself among them: its first-token mass can be (seen - 1)/(T - 1) at most. Its importance
-    can be seen/T in a causal layer, which is divided by what a mask without window would let see, and
-    1 in one that looks both ways, which is divided by the queries that do see it (models.attention.trace).
+    queries, itself among them: its first-token mass can be (seen - 1)/(T - 1) at most, and its
+    importance seen/T, as it is divided by what a mask without window would let see.
     """
     seen = layer.seen_by[0].astype(np.int64)
     length = len(seen)
@@ -99,7 +98,7 @@ def window(layer: LayerAttention) -> pa.Table:
         "causal": [causal],
         "window": [most if most < length else None],
         "first_seen": [(seen[0] - 1) / (length - 1) if length > 1 else float("nan")],
-        "importance_ceiling": [seen[0] / length if causal else 1.0],
+        "importance_ceiling": [seen[0] / length],
     }
     return table(WINDOWS, columns)
 
