@@ -71,12 +71,13 @@ def test_a_window_whose_ceiling_is_above_eps_hides_nothing() -> None:
     assert windows.out_of_sight(seen(20, None), EPS) == []
 
 
-def test_a_window_both_ways_has_no_ceiling_and_averages_over_those_that_see() -> None:
-    table = seen(5, None).assign(causal=False, importance_ceiling=1.0)
+def test_a_window_both_ways_has_a_ceiling_too() -> None:
+    table = seen(5, None).assign(causal=False, importance_ceiling=[3 / 24, 1.0])
     said = windows.window_reading(table, EPS, 24)
-    assert said.startswith("1 of 2 layers see only the nearest 5 tokens; there the importance")
+    assert said.startswith("1 of 2 layers see only the nearest 5 tokens; at 24 tokens their first-token")
+    assert "at most 12\N{NO-BREAK SPACE}%. **Layer 0 cannot show a sink at ε = 0.30**" in said
     curve = pd.DataFrame({"eps": [0.0, 1.0], "rate": [1.0, 0.0]})
-    assert not threshold_curve(curve, EPS, None, LIGHT, table).fig.layout.shapes
+    assert threshold_curve(curve, EPS, None, LIGHT, table).fig.layout.shapes
     apart = np.abs(np.arange(24)[:, None] - np.arange(24)[None, :])
     weights = np.where(apart < 3, 1.0, 0.0)
     weights /= weights.sum(axis=1, keepdims=True)
@@ -84,7 +85,7 @@ def test_a_window_both_ways_has_no_ceiling_and_averages_over_those_that_see() ->
     sight = windows.sight_of(table, 0)
     drawn = head_view(weights, list("abcdefghijklmnopqrstuvwx"), index, (0, 0), EPS, LIGHT, sight=sight)
     (strip,) = [t for t in drawn.fig.data if t.type == "scatter" and t.customdata is not None]
-    assert strip.y[12] == pytest.approx(0.2)  # five queries see it, each gives it a fifth
+    assert strip.y[12] == pytest.approx(1 / 24)  # five queries of 24 give it a fifth each
     assert len([s for s in drawn.fig.layout.shapes if s.line.dash == "dot"]) == 2
 
 

@@ -237,7 +237,14 @@ def held(family: Family, model: Any, bundle: Bundle, inputs: torch.Tensor, name:
     """The streamed importances are those of the library's own maps, layer by layer."""
     opened = intake.open_model(bundle, Limits(), "cpu")
     found: list[LayerAttention] = []
-    opened.trace(inputs, on_attention=found.append)
+    opened.trace(
+        inputs,
+        on_attention=found.append,
+        on_states=lambda _: None,
+        on_map=None,
+        map_samples=(),
+        progress=None,
+    )
     with torch.no_grad():
         maps = model(**{name: inputs}, output_attentions=True).attentions
     assert len(found) == len(maps) == opened.layers == 2
