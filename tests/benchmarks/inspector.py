@@ -23,10 +23,10 @@ REPEATS = 7
 GOAL_S = 0.5
 
 
-def make(path: Path, tensors: int) -> None:
-    """A valid file of BYTES bytes in `tensors` float32 tensors; its data is a hole in the file system."""
+def make(path: Path, tensors: int, total: int = BYTES) -> None:
+    """A valid file of `total` bytes in `tensors` float32 tensors; its data is a hole in the file system."""
     width = 256
-    rows = BYTES // tensors // (4 * width)
+    rows = total // tensors // (4 * width)
     size = rows * width * 4
     header = {
         f"model.layers.{n // 8}.part_{n % 8}.weight": {
