@@ -73,7 +73,7 @@ class JobPool:
         self._sessions: dict[str, tuple[Visit, float]] = {}  # session -> its visit, when last seen
         self._stores: dict[str, Store] = {}
         self._processes: set[WorkerProcess] = set()
-        self._warm: str | None = None
+        self._warm: dict[str, str] = {}
         self._closed = False
         kinds = [*[("run", "inspect", "statistics")] * workers, ("inspect", "statistics")]
         self._threads = [threading.Thread(target=self._work, args=(k,), daemon=True) for k in kinds]
@@ -213,9 +213,9 @@ class JobPool:
                     (job.shards / CANCEL).touch()
 
     def warm(self, study_slug: str) -> None:
-        """Start a worker and import what the study needs, so that the first job does not wait for it."""
+        """Start both workers and import what the study needs, so that the first job does not wait for it."""
         with self._changed:
-            self._warm = study_slug
+            self._warm = {"run": study_slug, "look": ""}
             self._changed.notify_all()
 
     def worker_pids(self) -> list[int]:
@@ -244,7 +244,7 @@ class JobPool:
     def _work(self, tasks: tuple[Task, ...]) -> None:
         """One worker slot: take a job of these tasks, see it through, replace the worker when it is gone."""
         worker: WorkerProcess | None = None
-        warms = "run" in tasks
+        slot = "run" if "run" in tasks else "look"
 
         def mine() -> Job | None:
             return next((job for job in self._queue if job.task in tasks), None)
@@ -252,7 +252,7 @@ class JobPool:
         while True:
             with self._changed:
                 asked = self._changed.wait_for(
-                    lambda: bool(self._closed or mine() or (warms and self._warm)), timeout=IDLE_SECONDS
+                    lambda: bool(self._closed or mine() or slot in self._warm), timeout=IDLE_SECONDS
                 )
                 if self._closed:
                     break
@@ -260,7 +260,7 @@ class JobPool:
                 if job is not None:
                     self._queue.remove(job)
                     job.state, job.stage, job.held = "running", "Starting the worker", True
-                warm, self._warm = (self._warm, None) if warms else (None, self._warm)
+                warm = self._warm.pop(slot, None)
             if not asked:
                 worker = self._discard(worker)
             elif job is not None:

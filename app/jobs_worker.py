@@ -6,8 +6,8 @@ code in the app. It ends when its input ends, so it never outlives the app.
 
 Requests: {"job", "task": "run", "study", "config", "staging", "store", "shelf", "limits"} runs and
 publishes; {"job", "task": "inspect" or "statistics", "slug", "staging", "shelf", "limits"} looks at
-something on the shelf and leaves what it finds beside it; {"warm": STUDY} only imports. Answers:
-{"job", "stage"} while it gets ready, then {"job", "ok": true, "notices"} or {"job", "ok": false,
+something on the shelf and leaves what it finds beside it; {"warm": STUDY} only imports, for looks where
+STUDY is empty. Answers: {"job", "stage"} while it gets ready, then {"job", "ok": true, "notices"} or {"job", "ok": false,
 "kind", "message", "remedy", "where"}.
 """
 
@@ -33,6 +33,9 @@ from data.errors import CloudChamberError
 _MAX_NOTICES = 50  # an answer is one bounded line; the run's row keeps all of them
 
 
+_LOOKS = "models.checkpoints.intake"  # what reading a header needs; no torch
+
+
 def main(arguments: list[str]) -> None:
     """Serve requests until standard input ends."""
     registry, limits = arguments[0], json.loads(arguments[1])
@@ -46,7 +49,7 @@ def main(arguments: list[str]) -> None:
         studies: Mapping[str, Any] = getattr(importlib.import_module(module), name)
         if "warm" in request:
             with contextlib.suppress(Exception):  # the job itself will say what is wrong
-                _load(studies[request["warm"]].run)
+                _load(studies[request["warm"]].run if request["warm"] else _LOOKS)
             continue
         _limit_job(limits)
         answer = _serve(request, studies, answers)

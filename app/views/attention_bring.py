@@ -8,7 +8,7 @@ from app.views.attention_bring_files import choose_file
 from app.views.attention_bring_inspector import inspector
 from app.views.attention_bring_run import run_it, what_it_reads
 from app.views.attention_runs import Run
-from app.views.attention_text import own_text
+from app.views.attention_text import missing, own_text, warm
 
 _SOURCES = {"file": "A file of yours", "reference": "A reference model"}
 
@@ -21,6 +21,8 @@ def bring(run: Run) -> None:
         "gone when you leave.",
         width=720,
     )
+    if not missing(""):
+        warm()
     st.header("1  Model", anchor=False)
     source = st.segmented_control(
         "Where the model comes from",

@@ -12,7 +12,7 @@ from app.figures.inspector import title
 from app.views import attention_bring_files as files
 from app.views.attention_jobs import status_of
 from app.views.attention_runs import Run
-from app.views.attention_text import missing, outcome, text_area, warm
+from app.views.attention_text import missing, outcome, text_area
 from app.widgets import states
 from data.shelf import Entry
 from data.sources.pictures import PICTURES
@@ -163,8 +163,6 @@ def run_it(entry: Entry, found: Inspection, config: dict[str, Any] | None, run: 
     )
     if lacking:
         states.notice(f"{', '.join(lacking)} is not installed here. `make setup` installs it.")
-    else:
-        warm()
     if pressed and config is not None:
         with states.guarded():
             if entry.read("name") is None and len(entry.files()) > 1:
