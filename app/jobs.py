@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from threading import Lock
 from typing import BinaryIO
 
 import streamlit as st
@@ -36,7 +37,15 @@ def visit() -> Visit:
 def bring(visit: Visit, files: Iterable[tuple[str, BinaryIO | Path]]) -> Entry:
     """Put what a visitor chose on the visit's shelf, each file with the name it had.
 
-    Streams are copied in pieces, so that the caller may let go of them. Raises CloudChamberError:
-    brought_empty, shelf_full, disk_full.
+    Streams are copied in pieces, so that the caller may let go of them; one visit's at a time, so that
+    several large ones leave the other visitors a core. Raises CloudChamberError: brought_empty,
+    shelf_full, disk_full.
     """
-    return pool().shelf(visit).put(files)
+    with _copying():
+        return pool().shelf(visit).put(files)
+
+
+@st.cache_resource(show_spinner=False)
+def _copying() -> Lock:
+    """Held while an upload is copied."""
+    return Lock()

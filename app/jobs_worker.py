@@ -7,8 +7,8 @@ code in the app. It ends when its input ends, so it never outlives the app.
 Requests: {"job", "task": "run", "study", "config", "staging", "store", "shelf", "limits"} runs and
 publishes; {"job", "task": "inspect" or "statistics", "slug", "staging", "shelf", "limits"} looks at
 something on the shelf and leaves what it finds beside it; {"warm": STUDY} only imports, for looks where
-STUDY is empty. Answers: {"job", "stage"} while it gets ready, then {"job", "ok": true, "notices"} or {"job", "ok": false,
-"kind", "message", "remedy", "where"}.
+STUDY is empty. Answers: {"job", "stage"} while it gets ready, then {"job", "ok": true, "notices"} or
+{"job", "ok": false, "kind", "message", "remedy", "where"}.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,43 +90,43 @@ def choose_file() -> Entry | None:
 
 
 def _drop_zone() -> None:
-    files = upload(
+    upload(
         "Files of one model",
         "models",
         "One archive, one file, or several files of the same model at once. What it is, is told by its "
         "content, not by its name.",
+        lambda entry: begin(entry.slug),
     )
-    if files:
-        take(files, "models")
 
 
-def upload(label: str, purpose: str, help: str) -> Sequence[Any]:
-    """An uploader that is new after each time its files were taken. No filter by name: content decides."""
-    count = st.session_state.get(f"{_ROUND}_{purpose}", 0)
-    found = st.file_uploader(
+def upload(label: str, purpose: str, help: str, then: Callable[[Entry], None]) -> None:
+    """An uploader that is new after each time its files were taken. No filter by name: content decides.
+
+    `then` is called with what now lies on the shelf, before the page is drawn.
+    """
+    key = f"bring_{purpose}_{st.session_state.get(f'{_ROUND}_{purpose}', 0)}"
+    st.file_uploader(
         label,
         accept_multiple_files=True,
-        key=f"bring_{purpose}_{count}",
+        key=key,
         max_upload_size=MAX_UPLOAD,
         help=help,
+        on_change=_take,
+        args=(key, purpose, then),
     )
-    return found or ()
 
 
-def take(files: Sequence[Any], purpose: str) -> Entry | None:
+def _take(key: str, purpose: str, then: Callable[[Entry], None]) -> None:
     """Files from an uploader to the shelf. Streamlit's copy in memory goes at once, refused or not."""
-    entry = None
+    files = st.session_state.get(key)
+    if not files:
+        return
     try:
-        entry = jobs.bring(jobs.visit(), ((file.name, file) for file in files))
+        then(jobs.bring(jobs.visit(), ((file.name, file) for file in files)))
     except CloudChamberError as error:
         st.session_state[_FAULT] = error
     let_go(files)
     st.session_state[f"{_ROUND}_{purpose}"] = st.session_state.get(f"{_ROUND}_{purpose}", 0) + 1
-    if purpose == "models":
-        if entry is not None:
-            begin(entry.slug)
-        st.rerun()
-    return entry
 
 
 def let_go(files: Sequence[Any]) -> None:

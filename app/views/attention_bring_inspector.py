@@ -15,6 +15,7 @@ from app.widgets.prose import sentence
 from data.shelf import Entry
 from models.checkpoints.inspection import Inspection, Statistics
 
+HEADER_SECONDS = 1.0  # most headers are read by then, and no progress need be shown
 MOST_ROWS = 20_000  # of the table on screen; the download has all
 _PARSED = "_bring_parsed"  # of this visit: the last inspection and statistics that were read
 
@@ -23,7 +24,7 @@ def inspector(entry: Entry) -> Inspection | None:
     """Look at the header, then show it. None while the look is under way, or when it found nothing."""
     job = st.session_state.get(job_key("inspect", entry.slug))
     if job is not None:
-        status = follow(job)
+        status = follow(job, patience=HEADER_SECONDS)
         if status is None or status.state != "done":
             if status is not None and status.finished:
                 _again(entry)

@@ -130,12 +130,10 @@ def _pictures(found: Inspection) -> dict[str, Any] | None:
 
 
 def _own_pictures() -> Entry | None:
-    found = files.upload("Your pictures", "pictures", "Shown to the model and to nobody else.")
-    if found:
-        entry = files.take(found, "pictures")
-        if entry is not None:
-            st.session_state[_PICTURES] = entry.slug
-        st.rerun()
+    def keep(entry: Entry) -> None:
+        st.session_state[_PICTURES] = entry.slug
+
+    files.upload("Your pictures", "pictures", "Shown to the model and to nobody else.", keep)
     slug = st.session_state.get(_PICTURES)
     return files.on_shelf(slug) if slug else None
 

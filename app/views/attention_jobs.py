@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import streamlit as st
@@ -13,6 +14,7 @@ from app.widgets import states
 from app.widgets.prose import inert, sentence
 from data.errors import CloudChamberError
 
+_POLL = 0.02  # seconds between two looks at a job that is waited for
 SHOW = "_own_show"  # session state: a finished run to put on screen
 
 
@@ -25,12 +27,17 @@ def status_of(job: str) -> JobStatus | None:
         return None
 
 
-def follow(job: str, done: Callable[[JobStatus], None] | None = None) -> JobStatus | None:
+def follow(
+    job: str, done: Callable[[JobStatus], None] | None = None, patience: float = 0.0
+) -> JobStatus | None:
     """Progress while the job runs (then None is returned), its notices and its error once it has ended.
 
-    `done` is called once, in the run of the script that sees the job finished well.
+    `done` is called once, in the run of the script that sees the job finished well. A job that ends
+    within `patience` seconds needs no progress, and no second run of the whole page.
     """
-    status = status_of(job)
+    until = time.monotonic() + patience
+    while (status := status_of(job)) is not None and not status.finished and time.monotonic() < until:
+        time.sleep(_POLL)
     if status is None:
         return None
     if not status.finished:
