@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,6 +11,7 @@ import plotly.graph_objects as go
 
 from app.figures import tokens as words
 from app.figures.base import Figure, layout, quantity, share
+from app.figures.numbers import listed
 from app.theme import TICK, Palette
 from models.checkpoints.inspection import Inspection, Statistics
 
@@ -194,8 +196,16 @@ def table_reading(found: Inspection, values: Sequence[Statistics] | None = None)
     if values is None:
         return text
     broken = [one for one in values if one.nans or one.infinities]
+    read = {one.name for one in values if not math.isnan(one.mean) or one.nans or one.infinities}
+    unread = [t for t in found.tensors if t.name not in read and 0 not in t.shape]
+    if unread:
+        kinds = listed(sorted({t.dtype for t in unread}))
+        text += (
+            f" {len(unread):,} {_tensors(len(unread))} of type {kinds} could not be read number by number."
+        )
     if not broken:
-        return f"{text} Every entry is a finite number."
+        of = "of the others " if unread else ""
+        return text if len(unread) == count else f"{text} Every entry {of}is a finite number."
     return (
         f"{text} **{len(broken):,} {_tensors(len(broken))}** with NaN or infinite entries stand first in the "
         "table: every number that is computed with them is void."

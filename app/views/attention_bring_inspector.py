@@ -110,7 +110,8 @@ def _table(entry: Entry, found: Inspection, values: list[Statistics] | None) -> 
         states.notice(f"The table shows {MOST_ROWS:,} of {len(frame):,} tensors; the download has all.")
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         downloads.downloads(frame, f"tensors_{entry.slug}")
-        if values is None and job_key("statistics", entry.slug) not in st.session_state:
+        asked = job_key("statistics", entry.slug) in st.session_state
+        if values is None and not asked and found.takes != "nothing":
             st.button(
                 "Compute statistics",
                 key="bring_statistics",

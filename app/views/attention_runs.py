@@ -192,8 +192,8 @@ def _rows(store: Store, *, private: bool) -> list[Run]:
             str(row["subject"]),
             str(row["text"]),
             bool(row["bos"]),
-            int(row["length"]),
-            int(row["samples"]),
+            int(row["tokens"] if private or is_brought(str(row["subject"])) else row["length"]),
+            int(row["chunks"]),
             bool(row["has_maps"]),
             number if private else 0,
         )

@@ -40,7 +40,9 @@ def inert(text: str, longest: int = 200) -> str:
     Control, zero-width and direction characters and lone surrogates are shown as a replacement sign.
     """
     text = text if len(text) <= longest else text[: longest - 1] + "…"
-    text = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    text = "".join(
+        c if c.isprintable() or c == "\N{NO-BREAK SPACE}" else "\N{REPLACEMENT CHARACTER}" for c in text
+    )
     return _MARKUP.sub(r"\\\1", text)
 
 

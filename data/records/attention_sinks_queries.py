@@ -61,8 +61,19 @@ def _runs_of(store: Store, task: str) -> pd.DataFrame:
 
 
 def trace_runs(store: Store) -> pd.DataFrame:
-    """Done runs with task `trace`: run_id, subject, profile, seed, text, content, bos, length, samples, has_maps."""
-    return _runs_of(store, "trace").drop(columns="cache")
+    """Done runs with task `trace`: run_id, subject, profile, seed, text, content, bos, length, samples, has_maps.
+
+    `length` and `samples` are what was asked for; `tokens` (of the longest sample) and `chunks` (how many
+    samples there are) what was there: a text may be shorter.
+    """
+    measured = store.frame(
+        """
+        SELECT run_id, CAST(max(len(importance)) AS INTEGER) AS tokens,
+               CAST(count(DISTINCT sample) AS INTEGER) AS chunks
+        FROM attention_heads WHERE layer = 0 AND head = 0 GROUP BY run_id
+        """
+    )
+    return _runs_of(store, "trace").drop(columns="cache").merge(measured, on="run_id", how="inner")
 
 
 def stream_runs(store: Store) -> pd.DataFrame:

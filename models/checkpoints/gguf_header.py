@@ -26,11 +26,12 @@ _AGAIN = "Transfer the file again, or convert the model anew with llama.cpp."
 
 @dataclass(frozen=True)
 class GGUFHeader:
-    """Metadata (arrays longer than 64 entries as their length alone) and tensors."""
+    """Metadata (arrays longer than 64 entries as their length alone), tensors, and where each begins."""
 
     version: int
     metadata: dict[str, Any]
     tensors: tuple[Tensor, ...]
+    starts: tuple[int, ...]  # bytes from the beginning of the file
 
 
 def read(item: Item, limits: Limits) -> GGUFHeader:
@@ -57,7 +58,8 @@ def read(item: Item, limits: Limits) -> GGUFHeader:
         raise reader.refuse(
             "brought_truncated", f"The file ends at byte {item.size:,}; its tensors go on to {begin + end:,}"
         )
-    return GGUFHeader(version, metadata, tuple(tensor for _, tensor in tensors))
+    starts = tuple(begin + offset for offset, _ in tensors)
+    return GGUFHeader(version, metadata, tuple(tensor for _, tensor in tensors), starts)
 
 
 @dataclass

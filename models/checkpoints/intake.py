@@ -192,7 +192,7 @@ def _with_files(found: Inspection, files: tuple[tuple[str, int], ...]) -> Inspec
 
 
 def statistics(bundle: Bundle, limits: Limits, progress: Progress = no_progress) -> list[Statistics]:
-    """Values of every tensor of the bundle's safetensors files, streamed. Raises Refused."""
+    """Values of every tensor of the bundle, streamed. Raises Refused."""
     from models.checkpoints import tensor_statistics
 
     with _tame():

@@ -98,6 +98,13 @@ class Stored:
         return count
 
     @property
+    def is_weight(self) -> bool:
+        """Not one of the shapes, axes and single numbers that a graph computes with."""
+        if self.constant:
+            return self.elements > 1 and self.dtype not in ("I64", "I32", "BOOL", "STRING")
+        return self.dtype != "STRING"
+
+    @property
     def bytes(self) -> int:
         """As stored: elements x bits, or what is there of strings."""
         bits = DTYPES.get(self.code, ("?", 0))[1]

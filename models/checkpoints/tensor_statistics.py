@@ -1,4 +1,4 @@
-"""Statistics of every tensor of safetensors files, streamed: a few megabytes in memory at a time.
+"""Statistics of every tensor that was brought, streamed: a few megabytes in memory at a time.
 
 Mean and standard deviation are merged chunk by chunk in float64, so that a large mean does not swallow
 a small spread. Source: Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for
@@ -7,18 +7,19 @@ Computing Sample Variances", 1979.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from functools import cache
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from models.checkpoints import safetensors_header
 from models.checkpoints.bundle import Bundle, Limits, Progress, no_progress
-from models.checkpoints.inspection import Statistics, Tensor
+from models.checkpoints.inspection import Statistics
 from models.checkpoints.refused import Refused, shown
+from models.checkpoints.tensor_places import Place, places
 
 CHUNK = 2**21  # bytes read at once; eight times as many when each becomes a float64
 _Values = npt.NDArray[np.float64]
@@ -34,47 +35,38 @@ _TYPES: Mapping[str, npt.DTypeLike] = {
 
 
 def of_bundle(bundle: Bundle, limits: Limits, progress: Progress = no_progress) -> list[Statistics]:
-    """Statistics of all tensors of the bundle's safetensors files, in the order of their headers.
+    """Statistics of all tensors of a bundle, in the order of its files' headers.
 
-    `std` is that of the population. Types whose packing the format does not tell (6 bits, complex) have
-    NaN in place of values. `progress` hears bytes read; what it raises ends the work. Raises Refused.
+    `std` is that of the population; quantised blocks are looked at as the numbers they stand for. What
+    is not stored in one piece, and types that are not known here (6 bits, complex), have NaN in place of
+    values. `progress` hears bytes read; what it raises ends the work. Raises Refused.
     """
-    located = safetensors_header.locate(bundle, limits)
-    total = max(sum(tensor.bytes for _, tensor in located.values()), 1)
-    starts: dict[Path, int] = {}
-    places: dict[str, int] = {}
-    for item, _ in located.values():
-        if item.path not in starts:
-            entries, start = safetensors_header.header(item, limits)
-            starts[item.path] = start
-            places |= {name: start + _low(entry) for name, entry in entries.items() if name in located}
+    located = places(bundle, limits)
+    total = max(sum(place.tensor.bytes for place in located), 1)
     found, done = [], 0
-    for name, (item, tensor) in located.items():
+    for place in located:
+        name = place.tensor.name
         progress(done, total, f"reading {shown(name)}")
         tally = _Tally()
-        for chunk in _chunks(item.path, places[name], tensor):
-            tally.add(_values(chunk, tensor.dtype))
+        for chunk in _chunks(place):
+            tally.add(_values(chunk, place.tensor.dtype))
             done += len(chunk)
             progress(done, total, f"reading {shown(name)}")
         found.append(tally.statistics(name))
     return found
 
 
-def _low(entry: object) -> int:
-    """Where a tensor begins after the header, as its checked entry says; 0 for the metadata."""
-    offsets = entry.get("data_offsets") if isinstance(entry, dict) else None
-    return int(offsets[0]) if isinstance(offsets, list) else 0
-
-
-def _chunks(path: Path, start: int, tensor: Tensor) -> Iterator[bytes]:
-    """The bytes of a tensor in pieces of whole elements; none for a type that cannot be read."""
-    if tensor.dtype not in _TYPES:
+def _chunks(place: Place) -> Iterator[bytes]:
+    """The bytes of a tensor in pieces of whole elements or blocks; none for what cannot be read."""
+    tensor = place.tensor
+    if place.start is None or (tensor.dtype not in _TYPES and tensor.dtype not in _blocks()):
         return
-    with path.open("rb") as file:
-        file.seek(start)
+    width = _blocks()[tensor.dtype] if tensor.dtype not in _TYPES else 8
+    with place.path.open("rb") as file:
+        file.seek(place.start)
         left = tensor.bytes
         while left:
-            chunk = file.read(min(left, CHUNK))
+            chunk = file.read(min(left, CHUNK // width * width))
             if not chunk:
                 raise Refused(
                     "brought_truncated",
@@ -86,13 +78,33 @@ def _chunks(path: Path, start: int, tensor: Tensor) -> Iterator[bytes]:
             yield chunk
 
 
+@cache
+def _blocks() -> Mapping[str, int]:
+    """Bytes of a block of each quantised type of GGUF that can be de-quantised."""
+    from gguf.constants import GGML_QUANT_SIZES
+    from gguf.quants import dequantize
+
+    known = {}
+    for kind, (_, width) in GGML_QUANT_SIZES.items():
+        with contextlib.suppress(NotImplementedError):
+            dequantize(np.zeros((1, width), np.uint8), kind)
+            known[kind.name] = width
+    return known
+
+
 def _values(chunk: bytes, dtype: str) -> _Values:
     """The elements of a chunk as float64."""
     if dtype == "F4":  # two in a byte
         packed = np.frombuffer(chunk, np.uint8)
         stored = np.concatenate((packed & 0xF, packed >> 4)).view(ml_dtypes.float4_e2m1fn)
-    else:
+    elif dtype in _TYPES:
         stored = np.frombuffer(chunk, _TYPES[dtype])
+    else:
+        from gguf.constants import GGMLQuantizationType
+        from gguf.quants import dequantize
+
+        blocks = np.frombuffer(chunk, np.uint8).reshape(-1, _blocks()[dtype])
+        stored = dequantize(blocks, GGMLQuantizationType[dtype]).ravel()
     values: _Values = stored.astype(np.float64)
     return values
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from models.checkpoints import pickle_listing
 from models.checkpoints.bundle import Item, Limits
 from models.checkpoints.inspection import Notice, Tensor
+from models.checkpoints.npz_members import place_of
 from models.checkpoints.pickle_listing import EXPORT, MAX_PICKLE, Stored
 from models.checkpoints.refused import Refused, shown
 from models.checkpoints.zip_directory import BROKEN, ENTRY_ROOM, entries
@@ -32,10 +33,34 @@ _STATE = "Save the weights alone, torch.save(model.state_dict(), 'model.pt'), or
 def listing(item: Item, limits: Limits) -> tuple[Tensor, ...]:
     """The tensors that a file holds, nothing unpickled and no weights read. Raises Refused."""
     state, _, _ = _described(item, limits)
-    return tuple(
-        Tensor(name, stored.shape, stored.dtype, stored.elements * stored.item_bytes, item.name)
-        for name, stored in state.items()
-    )
+    return tuple(_tensor(name, stored, item) for name, stored in state.items())
+
+
+def located(item: Item, limits: Limits) -> list[tuple[Tensor, int | None]]:
+    """The same, each with the byte of the file at which it begins; None where strides leave gaps."""
+    state, _, _ = _described(item, limits)
+    found = entries(item, limits.tensors + _BESIDE, ENTRY_ROOM)
+    records = {e.filename.partition("/")[2].removeprefix("data/"): e for e in found}
+    starts = {name: place_of(item, records[name]) for name in {s.record for s in state.values()}}
+    places = []
+    for name, stored in state.items():
+        start = starts[stored.record]
+        whole = stored.strides == _row_major(stored.shape)
+        at = start + stored.offset * stored.item_bytes if whole and start is not None else None
+        places.append((_tensor(name, stored, item), at))
+    return places
+
+
+def _tensor(name: str, stored: Stored, item: Item) -> Tensor:
+    return Tensor(name, stored.shape, stored.dtype, stored.elements * stored.item_bytes, item.name)
+
+
+def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= size
+    return tuple(reversed(strides))
 
 
 def load_state_dict(item: Item, limits: Limits) -> tuple[dict[str, torch.Tensor], tuple[Notice, ...]]:

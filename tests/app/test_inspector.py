@@ -104,7 +104,12 @@ def test_broken_tensors_come_first() -> None:
     assert frame["NaN"].tolist() == [2, 0, 0]
     said = inspector.table_reading(small(), values)
     assert "**2 tensors** with NaN or infinite entries" in said
-    assert "Every entry is a finite number" in inspector.table_reading(small(), values[1:2])
+    fine = [Statistics(name, 0, 1, -1, 1, 0, 0, 0) for name in ("a.weight", "b.weight", "c.scale")]
+    assert "Every entry is a finite number" in inspector.table_reading(small(), fine)
+    said = inspector.table_reading(small(), fine[1:2])
+    assert "2 tensors of type BF16 could not be read" in said
+    assert "Every entry of the others is a finite number" in said
+    assert "finite" not in inspector.table_reading(small(), [])
 
 
 def test_strangers_names_are_inert() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -259,3 +260,20 @@ def test_streaming(store: Store) -> None:
     after = queries.streaming_after_eviction(store, run)
     window = after[after["policy"] == "window"].set_index("stream")["nll_nats"]
     assert list(window) == [4.0, 5.0]
+
+
+def test_a_text_that_was_shorter_than_asked_for_says_so(tmp_path: Path) -> None:
+    """A visitor asks for 20 chunks of 64 tokens and brings 2 of 24; readings speak of these."""
+    from dataclasses import replace
+
+    from tests.app import attention_store
+
+    asked = attention_store.config(length=64, samples=20)
+    there = attention_store.config(length=24, samples=2)
+    staged = attention_store.trace(tmp_path / "staged", there)
+    staged = replace(staged, row=replace(attention_store.row(there), config=json.dumps(asked)))
+    publish(tmp_path / "traces.duckdb", [staged], TABLES)
+    with open_store(tmp_path / "traces.duckdb") as store:
+        run = queries.trace_runs(store).iloc[0]
+    assert (run["length"], run["samples"]) == (64, 20)
+    assert (run["tokens"], run["chunks"]) == (24, 2)

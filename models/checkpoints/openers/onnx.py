@@ -24,6 +24,7 @@ MAX_IR = 14
 MAX_OPSET = 28
 _MIN_OPSET = 7
 _LONGEST = 65_536  # tokens or pixels that a fixed axis may ask for
+_UNNAMED = ("", "graph", "main", "main_graph", "torch_jit", "torch-jit-export")  # what exporters write
 _TYPES = {1, 6, 7, 9, 10}  # of inputs that can be fed: float32, int32, int64, bool, float16
 _EAGER = (
     "Export it with attention written out: from_pretrained(…, attn_implementation='eager'), then "
@@ -90,7 +91,7 @@ def _described(
     model = graph.model
     opsets = {o.domain or "ai.onnx": int(o.version) for o in model.opset_import}
     opset = opsets.get("ai.onnx", 0)
-    weights = [t for t in stored if _is_weight(t)]
+    weights = [t for t in stored if t.is_weight]
     takes, refusal = _taken(graph, opset)
     width, vocabulary, positions = _embedding(graph)
     kinds = Counter(i.role or "?" for i in graph.inputs)
@@ -112,7 +113,7 @@ def _described(
         format=f"ONNX, opset {opset}",
         opener="onnx",
         study="attention_sinks",
-        architecture=shown(model.graph.name) or "ONNX graph",
+        architecture="ONNX graph" if model.graph.name in _UNNAMED else shown(model.graph.name),
         family="ONNX",
         takes=takes,
         layers=len(graph.attention) or None,
@@ -134,13 +135,6 @@ def _described(
         refusal=refusal,
         facts=facts,
     )
-
-
-def _is_weight(tensor: Stored) -> bool:
-    """Not the shapes, axes and single numbers that a graph computes with."""
-    if tensor.constant:
-        return tensor.elements > 1 and tensor.dtype not in ("I64", "I32", "BOOL", "STRING")
-    return tensor.dtype != "STRING"
 
 
 def _taken(graph: Graph, opset: int) -> tuple[Takes, dict[str, str] | None]:
