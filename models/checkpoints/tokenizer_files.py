@@ -47,6 +47,20 @@ def describe(tokenizer: Any | None) -> str:
     return f"{level}{_KINDS.get(kind, kind)}, {tokenizer.get_vocab_size():,} tokens"
 
 
+def unfit(tokenizer: Any | None, vocabulary: int | None) -> tuple[Notice, ...]:
+    """A notice when the tokenizer has ids beyond the `vocabulary` that the model embeds."""
+    if tokenizer is None or vocabulary is None:
+        return ()
+    beyond = [token for token, number in tokenizer.get_vocab().items() if number >= vocabulary]
+    if not beyond:
+        return ()
+    said = (
+        f"The tokenizer has {len(beyond):,} tokens that the model does not embed ({shown(beyond[0])}; it "
+        f"embeds {vocabulary:,} ids): a text that holds one is refused."
+    )
+    return (Notice("tokenizer_larger", said, len(beyond)),)
+
+
 def adds_special(tokenizer: Any | None) -> bool:
     """Whether its post-processor puts tokens of its own around a text."""
     if tokenizer is None:

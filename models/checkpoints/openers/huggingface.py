@@ -93,7 +93,7 @@ def inspect(bundle: Bundle, limits: Limits) -> Inspection:
         length=_patches(config),
         window=config.window,
         tensors=tensors,
-        notices=(*config.notices, *said),
+        notices=(*config.notices, *said, *tokenizer_files.unfit(tokenizer, config.vocabulary)),
         refusal=refusal,
         consent=bool(pickled),
     )
