@@ -66,6 +66,9 @@ def trace_runs(store: Store) -> pd.DataFrame:
     `length` and `samples` are what was asked for; `tokens` (of the longest sample) and `chunks` (how many
     samples there are) what was there: a text may be shorter.
     """
+    asked = _runs_of(store, "trace").drop(columns="cache")
+    if asked.empty:  # a store without this study has none of its tables
+        return asked.assign(tokens=[], chunks=[])
     measured = store.frame(
         """
         SELECT run_id, CAST(max(len(importance)) AS INTEGER) AS tokens,
@@ -73,7 +76,7 @@ def trace_runs(store: Store) -> pd.DataFrame:
         FROM attention_heads WHERE layer = 0 AND head = 0 GROUP BY run_id
         """
     )
-    return _runs_of(store, "trace").drop(columns="cache").merge(measured, on="run_id", how="inner")
+    return asked.merge(measured, on="run_id", how="inner")
 
 
 def stream_runs(store: Store) -> pd.DataFrame:

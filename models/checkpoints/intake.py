@@ -145,6 +145,9 @@ def _unrecognised(bundle: Bundle, limits: Limits) -> Refused:
         from models.checkpoints import archive
 
         if archive.is_torch_zip(largest):
+            from models.checkpoints import torch_zip
+
+            torch_zip.listing(largest, limits)  # settings or an optimizer's state ask for no config.json
             return Refused(
                 "brought_incomplete",
                 "This is a PyTorch pickle without a config.json, so nobody knows what model it is of.",

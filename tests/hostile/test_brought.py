@@ -292,6 +292,24 @@ ARCHIVES = {
     ),
 }
 
+
+def ones() -> object:
+    import torch
+
+    return torch.ones(2)
+
+
+def optimizer() -> bytes:
+    """What a training script leaves beside its weights."""
+    import torch
+
+    layer = torch.nn.Linear(2, 2)
+    adam = torch.optim.Adam(layer.parameters())
+    layer(torch.ones(1, 2)).sum().backward()
+    adam.step()
+    return brought.torch_file(adam.state_dict())
+
+
 PICKLES = {
     name: one(name, brought.bare_pickle, "brought_pickle", "pickle", "safe_serialization=True")
     for name in ("a.pt", "a.pth", "a.bin", "a.safetensors", "a.npy", "a.gguf", "a.onnx", "a.ckpt")
@@ -307,9 +325,26 @@ PICKLES = {
     "torch zip": one(
         "a.safetensors",
         lambda: brought.torch_file({"w": brought.Marks()}),
-        "brought_incomplete",
-        "pickle",
-        "config.json",
+        "brought_pickle",
+        "asks for (posix|nt).system",
+        "safe_serialization",
+    ),
+    "torch zip of tensors": one(
+        "a.pt", lambda: brought.torch_file({"w": ones()}), "brought_incomplete", "pickle", "config.json"
+    ),
+    "state of an optimizer": one(
+        "optimizer.pt",
+        optimizer,
+        "brought_pickle",
+        r"state of an optimizer \(state, param_groups\)",
+        "Save the weights",
+    ),
+    "settings": one(
+        "settings.pth",
+        lambda: brought.torch_file({"lr": 0.1, "name": "run"}),
+        "brought_pickle",
+        "holds lr, name, and no tensors",
+        "Save the weights",
     ),
     "torch zip with config": Case(
         {**CONFIG, "pytorch_model.bin": lambda: brought.torch_file({"w": brought.Marks()})},

@@ -97,6 +97,7 @@ def capture(page: Page, *, full: bool = True) -> Image.Image:
     """A picture of the page at rest: taken again until two in a row are the same."""
     size = page.viewport_size
     assert size is not None
+    settle(page)  # what is still to be drawn counts in the height
     if full:
         # Streamlit scrolls inside the page, so the window is made as tall as what is in it.
         height = page.evaluate("() => document.querySelector('[data-testid=\"stMain\"]').scrollHeight")
