@@ -86,7 +86,9 @@ def heads_bars(heads: pd.DataFrame, palette: Palette) -> Figure:
         f"The place of a head in its layer says little: from {share(low['mean'])} (head {low['head']:.0f}) "
         f"to {share(high['mean'])} (head {high['head']:.0f})."
     )
-    if high["mean"] - low["mean"] > 0.25:
+    if high["mean"] == 0:
+        text = "No head sinks at this ε, whatever its place in the layer."
+    elif high["mean"] - low["mean"] > 0.25:
         text = (
             f"Head {high['head']:.0f} of each layer sinks in **{share(high['mean'])}** of cases, head "
             f"{low['head']:.0f} in {share(low['mean'])}."
@@ -121,12 +123,13 @@ def threshold_curve(
     fig.update_layout(xaxis={"range": [0, 1], "dtick": 0.2}, yaxis={"range": [0, 1.04], **_PERCENT})
     if even is not None:
         reference_line(fig, palette, "", x=even)
+        low = _at(curve, even + 0.1) < 0.5  # the curve, its point and the point's label then lie below
         fig.add_annotation(
             text=f"even attention would<br>give each head {share(even)}",
             x=even,
-            y=0,
+            y=1 if low else 0,
             xanchor="left",
-            yanchor="bottom",
+            yanchor="top" if low else "bottom",
             xshift=6,
             align="left",
             showarrow=False,

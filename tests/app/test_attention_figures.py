@@ -390,6 +390,16 @@ def test_head_bars_call_a_difference_a_difference() -> None:
     )
     level = heads_of([[0.5, 0.5]])
     assert "says little: from 100 %" in words(views.heads_bars(level, LIGHT).reading)
+    none = words(views.heads_bars(level.assign(sink_rate=0.0), LIGHT).reading)
+    assert none == "No head sinks at this ε, whatever its place in the layer."
+
+
+@pytest.mark.parametrize(("rates", "y"), [([1.0, 0.8, 0.6, 0.0], 0), ([1.0, 0.0, 0.0, 0.0], 1)])
+def test_the_word_on_even_attention_keeps_out_of_the_curves_way(rates: list[float], y: int) -> None:
+    curve = pd.DataFrame({"eps": [0.0, 0.2, 0.4, 1.0], "rate": rates})
+    figure = views.threshold_curve(curve, 0.3, 0.0741, LIGHT)
+    (said,) = [a for a in figure.fig.layout.annotations if "even attention" in a.text]
+    assert said.y == y
 
 
 def test_norms_shade_what_layers_without_sinks_read() -> None:
