@@ -99,12 +99,14 @@ def hierarchical(coarse: float, fine: float, dimension: int = 2, scale: float = 
     return Mixture(means, scale, np.full(4, 0.25))
 
 
-def exact_posteriors(mixture: Mixture, ratios: npt.ArrayLike, count: int, rng: np.random.Generator) -> Array:
-    """log p(z|x) of `count` states at every noise level. `(T,) -> (T, N, K)`.
+def exact_posteriors(
+    mixture: Mixture, ratios: npt.ArrayLike, count: int, rng: np.random.Generator
+) -> tuple[Array, Ints]:
+    """log p(z|x) of `count` states at every noise level, `(T,) -> (T, N, K)`, and their classes `(N,)`.
 
     The same points and the same noise at every level: curves over the levels are smooth, and differences
     between levels far less noisy than the levels themselves.
     """
-    points, _ = mixture.sample(count, rng)
+    points, labels = mixture.sample(count, rng)
     noise = rng.normal(size=points.shape)
-    return np.stack([mixture.log_posterior(points + r * noise, float(r)) for r in np.asarray(ratios)])
+    return np.stack([mixture.log_posterior(points + r * noise, float(r)) for r in np.asarray(ratios)]), labels

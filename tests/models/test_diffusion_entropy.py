@@ -41,6 +41,20 @@ def test_the_slope_is_that_of_the_entropy() -> None:
     np.testing.assert_allclose(found * entropy.LN2, entropy.two_gaussians_slope(lam), atol=1e-8)
 
 
+def test_the_quadrature_is_exact_to_1e_12() -> None:
+    """Against adaptive quadrature with breakpoints, where 201 nodes would be off by 1e-9."""
+    from scipy.integrate import quad
+
+    def integrand(xi: float, lam: float) -> float:
+        density = math.exp(-xi * xi / 2) / math.sqrt(2 * math.pi)
+        return float(entropy.binary_entropy(2 * lam + 2 * math.sqrt(lam) * xi)) * density
+
+    for lam in (0.3, 2.0, 6.5, 11.0, 22.6, 40.0):
+        points = [-math.sqrt(lam) + d for d in (-1, 0, 1)]
+        exact, _ = quad(integrand, -12, 12, (lam,), points=points, epsabs=1e-14, epsrel=1e-13, limit=400)
+        assert entropy.two_gaussians(lam) == pytest.approx(exact, abs=1e-12)
+
+
 def test_the_slope_at_zero_is_one_half() -> None:
     assert entropy.two_gaussians_slope(0.0) == pytest.approx(-0.5, abs=1e-12)
     lam = 1e-5
