@@ -31,8 +31,6 @@ from typing import IO, Any
 from data.errors import CloudChamberError
 
 _MAX_NOTICES = 50  # an answer is one bounded line; the run's row keeps all of them
-
-
 _LOOKS = "models.checkpoints.intake"  # what reading a header needs; no torch
 
 

@@ -27,6 +27,7 @@ from app.widgets import claims, controls, downloads, explain, provenance, states
 from app.widgets.figure import draw, format_control
 from app.widgets.store import cached_on
 from data.records import attention_sinks as tables
+from data.records import attention_sinks_causes_queries as causes
 from data.records import attention_sinks_queries as queries
 from data.store import Store
 from precompute.studies.attention_sinks import STUDY
@@ -70,7 +71,7 @@ def sinks(run: Run, eps: float) -> None:
 
 def what_if(store: Store, run: Run, eps: float) -> None:
     """The first token removed or replaced: where the sink goes."""
-    found = _of_subject(cached_on(store, queries.intervention_runs), run, "intervention")
+    found = _of_subject(cached_on(store, causes.intervention_runs), run, "intervention")
     if found is None:
         return
     chosen = _pick(found, "On the text", "whatif", run)
@@ -78,25 +79,25 @@ def what_if(store: Store, run: Run, eps: float) -> None:
     left, right = st.columns([0.55, 0.45], gap="medium")
     with left:
         st.markdown("**Where the sink is**, by what stands first")
-        table = cached_on(store, queries.interventions, chosen, eps)
+        table = cached_on(store, causes.interventions, chosen, eps)
         draw(attention_causes.whatif_dots(table, eps, palette), "whatif_dots")
     with right:
         st.markdown("**Layer by layer**")
         draw(
-            attention_causes.whatif_layers(cached_on(store, queries.interventions_by_layer, chosen), palette),
+            attention_causes.whatif_layers(cached_on(store, causes.interventions_by_layer, chosen), palette),
             "whatif_layers",
         )
 
 
 def streaming(store: Store, run: Run) -> None:
     """Perplexity along a stream when the cache forgets the first tokens."""
-    found = _of_subject(cached_on(store, queries.stream_runs), run, "stream")
+    found = _of_subject(cached_on(store, causes.stream_runs), run, "stream")
     if found is None:
         return
     longest = found.sort_values(["length", "samples"], ascending=False)
     chosen = _pick(longest, "On the text", "stream", run)
     draw(
-        attention_causes.streaming_curves(cached_on(store, queries.streaming, chosen), current_palette()),
+        attention_causes.streaming_curves(cached_on(store, causes.streaming, chosen), current_palette()),
         "streaming",
     )
 

@@ -82,8 +82,6 @@ def own_text(run: Run) -> None:
             _submit(subject, content, start)
         if lacking:
             states.notice(_how_to_get(STUDY.subjects[subject], lacking))
-        else:
-            warm()
     with notes:
         if JOB in st.session_state:
             outcome(st.session_state[JOB], run)

@@ -22,16 +22,17 @@ class Trace(Protocol):
         inputs: torch.Tensor | None,
         *,
         on_attention: OnAttention,
-        on_states: OnStates,
-        on_map: OnMap | None,
-        map_samples: tuple[int, ...],
-        progress: Progress | None,
+        on_states: OnStates = ...,
+        on_map: OnMap | None = ...,
+        map_samples: tuple[int, ...] = ...,
+        progress: Progress | None = ...,
     ) -> None:
         """Run `inputs` and hand out numbers as they come.
 
         `inputs` are ids `(N, T)` int64 of a model that takes text, pixels `(N, C, H, W)` float32 as
         `Images.prepare` made them of one that takes images, None for stored maps. A source that does
-        not know hidden states never calls `on_states`. Raises Refused when they do not fit.
+        not know hidden states never calls `on_states`. What is left out is as for
+        `trace`. Raises Refused when they do not fit.
         """
 
 

@@ -13,9 +13,10 @@ import torch
 from PIL import Image
 from transformers import PreTrainedModel
 
-from models.attention.trace import OnAttention, OnMap, OnStates, Progress, trace
+from models.attention.trace import trace
 from models.checkpoints.attention import Trace
 from models.checkpoints.bundle import Bundle, Limits
+from models.checkpoints.hf_trace import maps_of, own_maps
 from models.checkpoints.inspection import Notice
 from models.checkpoints.refused import Refused, shown
 from models.checkpoints.safetensors_header import read_json
@@ -111,8 +112,6 @@ def image_trace(
 ) -> tuple[Patches, Trace, tuple[Notice, ...]]:
     """How to look at a vision model, found out with an empty picture; how many tokens stand before the
     patches shows then, too. Raises Refused when not all layers are seen, or fewer tokens than patches."""
-    from models.checkpoints.hf_model import maps_of, own_maps
-
     seen: list[int] = []
     probe = torch.zeros(1, *images.shape)
     try:
@@ -143,23 +142,6 @@ def image_trace(
     return replace(images, leading=leading), look, notices
 
 
-def _look(
-    model: PreTrainedModel,
-    inputs: torch.Tensor | None,
-    *,
-    on_attention: OnAttention,
-    on_states: OnStates,
-    on_map: OnMap | None,
-    map_samples: tuple[int, ...],
-    progress: Progress | None,
-) -> None:
-    trace(
-        model,
-        None,
-        pixel_values=inputs,
-        on_attention=on_attention,
-        on_states=on_states,
-        on_map=on_map,
-        map_samples=map_samples,
-        progress=progress,
-    )
+def _look(model: PreTrainedModel, inputs: torch.Tensor | None, **how: Any) -> None:
+    """The tracer on pixels; `how` are its callbacks."""
+    trace(model, None, pixel_values=inputs, **how)

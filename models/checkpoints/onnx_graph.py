@@ -25,6 +25,7 @@ _WEIGHTS = frozenset({
 })  # fmt: skip
 _PRODUCTS = frozenset({"MatMul", "Einsum", "FusedMatMul", "Gemm"})
 _THROUGH = frozenset({"Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Clip", "Flatten"})
+_WALKED = _SCORES | _WEIGHTS | _PRODUCTS | _THROUGH | {"Softmax"}
 # Nodes that keep their attention to themselves.
 FUSED = frozenset({
     "Attention", "MultiHeadAttention", "GroupQueryAttention", "DecoderMaskedMultiHeadAttention",
@@ -255,8 +256,7 @@ def _check_names(model: onnx.ModelProto) -> None:
 def _check_ends(model: onnx.ModelProto) -> None:
     """What is read of a node below needs an output, and an input where its operator takes one."""
     for node in model.graph.node:
-        walked = node.op_type in _SCORES | _WEIGHTS | _PRODUCTS | _THROUGH | {"Softmax"}
-        if not node.output or (walked and not node.input):
+        if not node.output or (node.op_type in _WALKED and not node.input):
             raise _damaged(f"Node {shown(node.name or node.op_type)!r} has no input or no output.")
 
 

@@ -234,7 +234,7 @@ class Tracer:
         inputs: torch.Tensor | None,
         *,
         on_attention: OnAttention,
-        on_states: OnStates,
+        on_states: OnStates = lambda _: None,
         on_map: OnMap | None = None,
         map_samples: tuple[int, ...] = (0,),
         progress: Progress | None = None,

@@ -229,15 +229,3 @@ def _crossing(places: Array, values: Array, level: float) -> float:
     i = int(changes[0])
     step = (level - values[i]) / (values[i + 1] - values[i])
     return float(places[i] + step * (places[i + 1] - places[i]))
-
-
-def resampled_means(values: npt.ArrayLike, rng: np.random.Generator, draws: int = 400) -> Array:
-    """Means of `draws` bootstrap resamples of `(N, ...)` over the first axis: `(draws, ...)`.
-
-    Their quantiles are a band around a curve, and a statistic of each of them has an interval.
-    """
-    data = np.asarray(values, dtype=np.float64)
-    if len(data) < 2:
-        raise ValueError("an interval needs at least two repetitions")
-    counts = rng.multinomial(len(data), np.full(len(data), 1 / len(data)), size=draws)
-    return np.asarray(np.tensordot(counts / len(data), data, axes=1))

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from data.records import attention_sinks_causes_queries as causes
 from data.records import attention_sinks_queries as queries
 from data.sources.texts import TEXTS
 from models.intervals import bootstrap_mean
@@ -118,13 +119,13 @@ def repeated_token_has_no_sink(store: Store) -> ClaimResult:
 
 def position_not_token(store: Store) -> ClaimResult:
     """Xiao et al. 2024, section 3.1: another token in first place becomes the sink."""
-    runs = queries.intervention_runs(store)
+    runs = causes.intervention_runs(store)
     runs = runs[runs["subject"] == SUBJECT]
     if runs.empty:
         return _untestable("intervention run of SmolLM2")
     ratios: list[float] = []
     for run_id in runs["run_id"]:
-        frame = queries.interventions(store, run_id, EPS).set_index("variant")
+        frame = causes.interventions(store, run_id, EPS).set_index("variant")
         replaced = frame.loc[[v for v in frame.index if v.startswith("replaced")], "first_rate"]
         ratios.extend(replaced / frame.loc["original", "first_rate"])
     low, mean = float(min(ratios)), float(np.mean(ratios))
@@ -184,14 +185,14 @@ def sink_values_are_small(store: Store) -> ClaimResult:
 
 def _stream_ratios(store: Store, kept: int) -> tuple[npt.NDArray[np.float64], tuple[str, ...], int] | None:
     """Perplexity with a sliding cache over the full cache's, per stream, after the cache is full."""
-    runs = queries.stream_runs(store)
+    runs = causes.stream_runs(store)
     runs = runs[runs["subject"] == SUBJECT]
     if runs.empty:
         return None
     runs = runs[runs["length"] == runs["length"].max()]
     ratios: list[float] = []
     for run_id in runs["run_id"]:
-        nats = queries.streaming_after_eviction(store, run_id)
+        nats = causes.streaming_after_eviction(store, run_id)
         dense = nats[nats["policy"] == "dense"].set_index("stream")["nll_nats"]
         window = nats[(nats["policy"] == "window") & (nats["kept"] == kept)].set_index("stream")["nll_nats"]
         ratios.extend(np.exp(window - dense))

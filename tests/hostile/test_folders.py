@@ -18,7 +18,7 @@ from models.checkpoints.inspection import Inspection  # noqa: E402
 from models.checkpoints.refused import Refused  # noqa: E402
 from precompute.studies.attention_sinks import STUDY  # noqa: E402
 from precompute.worker import run_one  # noqa: E402
-from tests.hostile.test_fuzz import CONFIG, TOKENIZER, weights  # noqa: E402
+from tests.hostile.small_llama import CONFIG, TOKENIZER, weights  # noqa: E402
 
 pytestmark = pytest.mark.models
 

@@ -338,10 +338,6 @@ def test_fuzz_opened_and_run(tmp_path: Path, changes: list[tuple[int, int]]) -> 
         model.trace(
             torch.arange(9)[None],
             on_attention=layers.append,
-            on_states=lambda _: None,
-            on_map=None,
-            map_samples=(),
-            progress=None,
         )
     except Refused:
         return

@@ -209,16 +209,6 @@ def test_a_window_that_is_cut_off_has_no_end() -> None:
     assert math.isnan(found.low) and found.high == pytest.approx(0.79, abs=0.1)
 
 
-def test_resampled_means_have_the_spread_of_a_mean() -> None:
-    rng = np.random.default_rng(0)
-    values = rng.normal(2, 3, size=(400, 2))
-    means = entropy.resampled_means(values, rng, 4_000)
-    assert means.shape == (4_000, 2)
-    np.testing.assert_allclose(means.std(axis=0), values.std(axis=0) / 20, rtol=0.05)
-    with pytest.raises(ValueError, match="two repetitions"):
-        entropy.resampled_means([1.0], rng)
-
-
 def test_speciation() -> None:
     assert speciation.speciation_time(math.e**2) == pytest.approx(1.0, abs=1e-15)
     assert speciation.speciation_time(0.5) == 0.0

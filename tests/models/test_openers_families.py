@@ -240,10 +240,6 @@ def held(family: Family, model: Any, bundle: Bundle, inputs: torch.Tensor, name:
     opened.trace(
         inputs,
         on_attention=found.append,
-        on_states=lambda _: None,
-        on_map=None,
-        map_samples=(),
-        progress=None,
     )
     with torch.no_grad():
         maps = model(**{name: inputs}, output_attentions=True).attentions

@@ -54,10 +54,6 @@ def test_it_attends_as_the_weights_that_are_published(packaged: Bundle) -> None:
     opened.trace(
         inputs,
         on_attention=found.append,
-        on_states=lambda _: None,
-        on_map=None,
-        map_samples=(),
-        progress=None,
     )
     trace(subject.model, inputs, on_attention=own.append)
     assert len(found) == len(own) == 30

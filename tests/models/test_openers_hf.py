@@ -70,7 +70,8 @@ def inspected(brought: Bundle) -> Inspection:
 def importances(model: AttentionModel) -> list[np.ndarray]:
     found: list[LayerAttention] = []
     model.trace(
-        IDS, on_attention=found.append, on_states=lambda _: None, on_map=None, map_samples=(), progress=None
+        IDS,
+        on_attention=found.append,
     )
     return [layer.importance for layer in found]
 
@@ -278,7 +279,8 @@ def test_a_window_is_said_and_respected(tmp_path: Path) -> None:
     assert inspected(bundle(tmp_path)).window == "every layer sees a window of 4 tokens"
     layers: list[LayerAttention] = []
     opened(bundle(tmp_path)).trace(
-        IDS, on_attention=layers.append, on_states=lambda _: None, on_map=None, map_samples=(), progress=None
+        IDS,
+        on_attention=layers.append,
     )
     for layer in layers:
         assert layer.seen_by[0].tolist() == [min(4, IDS.shape[1] - k) for k in range(IDS.shape[1])]

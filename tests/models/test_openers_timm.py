@@ -101,10 +101,6 @@ def test_maps_are_those_of_the_definition(tmp_path: Path, name: str) -> None:
     opened.trace(
         pixels,
         on_attention=layers.append,
-        on_states=lambda _: None,
-        on_map=None,
-        map_samples=(),
-        progress=None,
     )
     expected = maps_of(model, pixels)
     assert len(layers) == len(expected) == 3

@@ -11,6 +11,7 @@ import pytest
 
 from data.blobs import encode_map
 from data.publish import publish
+from data.records import attention_sinks_causes_queries as causes
 from data.records import attention_sinks_queries as queries
 from data.records.attention_sinks import HEADS, INTERVENTIONS, LAYERS, MAPS, STREAMING, TABLES, TOKENS
 from data.runs import RunRow, run_id
@@ -165,8 +166,8 @@ def test_runs_are_told_apart_by_task(store: Store) -> None:
         True,
     )
     assert runs["content"] is None
-    assert list(queries.stream_runs(store)["cache"]) == [8]
-    assert len(queries.intervention_runs(store)) == 1
+    assert list(causes.stream_runs(store)["cache"]) == [8]
+    assert len(causes.intervention_runs(store)) == 1
 
 
 def test_heads_are_means_over_samples(store: Store, run: str) -> None:
@@ -240,24 +241,24 @@ def test_layers(store: Store, run: str) -> None:
 
 
 def test_interventions(store: Store) -> None:
-    run = queries.intervention_runs(store)["run_id"].iloc[0]
-    frame = queries.interventions(store, run, 0.3).set_index("variant")
+    run = causes.intervention_runs(store)["run_id"].iloc[0]
+    frame = causes.interventions(store, run, 0.3).set_index("variant")
     assert list(frame.index) == ["original", "removed"]
     assert frame.loc["original", "first_rate"] == 1 and frame.loc["removed", "first_rate"] == 0.5
     assert frame.loc["removed", "elsewhere_rate"] == 0.5 and frame.loc["removed", "second_rate"] == 1
-    by_layer = queries.interventions_by_layer(store, run).set_index("variant")
+    by_layer = causes.interventions_by_layer(store, run).set_index("variant")
     assert by_layer.loc["removed", "first_importance"] == pytest.approx(0.3)
 
 
 def test_streaming(store: Store) -> None:
-    run = queries.stream_runs(store)["run_id"].iloc[0]
-    frame = queries.streaming(store, run).set_index(["policy", "start"])
+    run = causes.stream_runs(store)["run_id"].iloc[0]
+    frame = causes.streaming(store, run).set_index(["policy", "start"])
     assert frame.loc[("window", 8), "perplexity"] == pytest.approx(np.exp(4.5))
     assert (
         frame.loc[("window", 8), "low"] == pytest.approx(np.exp(4))
         and frame.loc[("window", 8), "streams"] == 2
     )
-    after = queries.streaming_after_eviction(store, run)
+    after = causes.streaming_after_eviction(store, run)
     window = after[after["policy"] == "window"].set_index("stream")["nll_nats"]
     assert list(window) == [4.0, 5.0]
 

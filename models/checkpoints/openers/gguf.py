@@ -152,7 +152,8 @@ def _described(
     model: Any, tokenizer: Any | None, header: GGUFHeader, family: str, device: str
 ) -> AttentionModel:
     from models.checkpoints.attention import AttentionModel
-    from models.checkpoints.hf_model import check_finite, count_heads, text_trace
+    from models.checkpoints.hf_model import check_finite, count_heads
+    from models.checkpoints.hf_trace import text_trace
 
     check_finite(model)
     model = model.to(device).eval()

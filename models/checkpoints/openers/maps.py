@@ -243,7 +243,7 @@ class _Traced:
         inputs: Any,
         *,
         on_attention: Any,
-        on_states: Any,
+        on_states: Any = None,
         on_map: Any = None,
         map_samples: tuple[int, ...] = (0,),
         progress: Any = None,
